@@ -300,7 +300,7 @@ def entry(plane: ControlPlane, port: int) -> dict[str, Any]:
         "prioritizeVerb": "priorities",
         "preemptVerb": "preemption",
         "bindVerb": "bind",
-        "weight": 1,
+        "weight": 200,
         "enableHTTPS": True,
         "tlsConfig": {"caFile": str(plane.ca), "certFile": certificate, "keyFile": certificate},
         "nodeCacheCapable": True,

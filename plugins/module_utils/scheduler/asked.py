@@ -11,6 +11,8 @@ from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 
 _LARGEST_PORT = 65535
+_LARGEST_WEIGHT = 1_000_000
+"""Far above what outweighs all scores of kube-scheduler, and far below what overflows them."""
 _TOLERATIONS = [{"key": key, "operator": "Exists"} for key in ("nvidia.com/gpu", "node-role.kubernetes.io/gpu")]
 """What the plugins' pods tolerate where the inventory does not say."""
 
@@ -21,6 +23,7 @@ class Options:
 
     layout: str
     policy: str
+    policy_weight: int
     image: str
     manage_whole_gpus: bool
     extenders: Sequence[Mapping[str, Any]]
@@ -61,6 +64,7 @@ def read_options(values: Mapping[str, Any]) -> Tuple[Options, List[Refusal]]:
     options = Options(
         layout=read.text("scheduler_layout"),
         policy=read.text("scheduler_policy"),
+        policy_weight=read.number("scheduler_policy_weight", 1, _LARGEST_WEIGHT),
         image=read.text("scheduler_image"),
         manage_whole_gpus=read.boolean("scheduler_manage_whole_gpus"),
         extenders=read.mappings("scheduler_extenders"),

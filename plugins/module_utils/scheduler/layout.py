@@ -223,7 +223,7 @@ def _local(options: Options, tls: Dict[str, str]) -> Dict[str, Any]:
         "prioritize_verb": "priorities",
         "preempt_verb": "preemption",
         "bind_verb": "bind",
-        "weight": 1,
+        "weight": options.policy_weight,
         "enable_https": True,
         "node_cache_capable": True,
         "tls_config": tls,

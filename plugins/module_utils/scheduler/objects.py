@@ -139,6 +139,7 @@ def _second_configuration(options: Options) -> Dict[str, Any]:
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
+        "percentageOfNodesToScore": 100,
         "profiles": [{"schedulerName": SECOND}],
         "extenders": [
             {
@@ -147,7 +148,7 @@ def _second_configuration(options: Options) -> Dict[str, Any]:
                 "prioritizeVerb": "priorities",
                 "preemptVerb": "preemption",
                 "bindVerb": "bind",
-                "weight": 1,
+                "weight": options.policy_weight,
                 "enableHTTPS": True,
                 "nodeCacheCapable": True,
                 "tlsConfig": {

@@ -112,6 +112,8 @@ def test_local_extender_has_every_verb_and_shared_resource() -> None:
         "bind_verb": "bind",
     }
     assert entry["node_cache_capable"] is True
+    assert entry["weight"] * 10 > 12 * 100, "a step of the policy outweighs all scores of kube-scheduler's plugins"
+    assert Asked(layout="local", policy_weight=1).plan()["extenders"][0]["weight"] == 1
     assert entry["tls_config"]["cert_file"] == "/etc/kubernetes/kube-accel-pki/scheduler/client-7.crt"
     assert {item["name"] for item in entry["managed_resources"]} == SHARED
     assert all(item["ignored_by_scheduler"] is False for item in entry["managed_resources"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kube_accel.extender.pods import Held, Pod, Uses, staying, uses_of
 from kube_accel.model import ContainerKind, Gpu, GpuHealth, GpuUse, Mode, PodRequest
 from kube_accel.placement.choose import WHOLE, GpuView, Refusal, place
-from kube_accel.placement.score import Room
+from kube_accel.placement.room import Room
 from kube_accel.placement.topology import Connectivity
 from kube_accel.sharing.inventory_annotation import NodeInventory
 

@@ -17,7 +17,7 @@ from kube_accel.extender.wire import Filtered, Victims
 from kube_accel.model import Assignment, Mode, PodRequest
 from kube_accel.placement.choose import Refusal, place, unwanted
 from kube_accel.placement.demand import demand
-from kube_accel.placement.score import score
+from kube_accel.placement.rank import LAST, Rank, left_of, left_with, points, rank
 from kube_accel.shared.quantity import human_bytes
 
 DETAILED = 5
@@ -40,8 +40,8 @@ class Short:
     """The less, the nearer it is to having room."""
 
 
-Verdict = int | Short | Refusal
-"""A node's score, 0 to 10, or that it has no room."""
+Verdict = Rank | Short | Refusal
+"""Where a node stands, or that it has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Decider:
             if name == kept_on and not isinstance(verdict, Refusal):
                 # From a bind without an answer. The reservation is free to the pod itself, so this is looked at below.
                 verdict = Short(-1)
-            if type(verdict) is int:
+            if type(verdict) is tuple:
                 if name in contested and (refusal := self._explain(pod, request, name)) is not None:
                     answer.failed[name] = f"{name}: {refusal.reason}"
                     continue
@@ -121,16 +121,20 @@ class Decider:
                 (answer.failed if found.resolvable else answer.unresolvable)[name] = f"{name}: {found.reason}"
         return answer
 
-    def scores(self, request: PodRequest, names: Iterable[str]) -> dict[str, int]:
-        """Return how good each node is for the pod, 0 to 10."""
+    def ranks(self, request: PodRequest, names: Iterable[str]) -> dict[str, Rank]:
+        """Return where each node stands for the pod."""
         judged = self._verdicts.of(request)
         found = {}
         for name in names:
             verdict = judged.nodes.get(name)
             if verdict is None:
                 verdict = self._judge(name, request, judged)
-            found[name] = verdict if isinstance(verdict, int) else 0
+            found[name] = verdict if isinstance(verdict, tuple) else LAST
         return found
+
+    def scores(self, request: PodRequest, names: Iterable[str]) -> dict[str, int]:
+        """Return the points of each node among these, 0 to 10."""
+        return points(self.ranks(request, names), request.policy)
 
     def left_to_kubelet(self, request: PodRequest, names: Iterable[str]) -> list[str]:
         """Return those nodes on which kubelet chooses for such a pod."""
@@ -193,7 +197,7 @@ class Decider:
             if refusal is not None or view is None:
                 verdict: Verdict = refusal or Refusal(node.problem, False)
             elif view.node.leaves(request):
-                verdict = 0
+                verdict = LAST
             else:
                 verdict = _verdict(view, request, judged.kinds)
             if self._cluster.nodes.get(name) is node:
@@ -255,16 +259,20 @@ def _verdict(view: NodeView, request: PodRequest, kinds: dict[int, Verdict]) -> 
     return verdict
 
 
-def _examined(view: NodeView, request: PodRequest) -> int | Short:
+def _examined(view: NodeView, request: PodRequest) -> Rank | Short:
     fits = view.room.fits(request)
     if fits is None or (fits and _wants_connected(request)):
         found = place(request, view.gpus, "", view.node.connectivity)
         if not isinstance(found, Refusal):
-            return score(request, view.room, _closeness(view, request, found))
+            left = left_with(request, found, view.gpus)
+            return rank(request, view.room, left, _closeness(view, request, found))
         if not found.resolvable:
             return Short(float("inf"))
         fits = False
-    return score(request, view.room) if fits else Short(_shortage(view, request))
+    if not fits:
+        return Short(_shortage(view, request))
+    (container,) = request.containers
+    return rank(request, view.room, left_of(container, view.room, request.mode))
 
 
 def _wants_connected(request: PodRequest) -> bool:

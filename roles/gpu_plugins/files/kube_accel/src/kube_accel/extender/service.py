@@ -228,9 +228,9 @@ class Service:
         return wire.write_filtered(answer, arguments.nodes), log
 
     def _best(self, pod: Pod, request: PodRequest, names: list[str]) -> list[str]:
-        """Return the nodes to try: the one where GPUs are kept for the pod, then those of highest score."""
-        scores, kept_on = self._decider.scores(request, names), self._cluster.kept_on(pod.uid)
-        return heapq.nsmallest(_CANDIDATES, scores, key=lambda name: (name != kept_on, -scores[name], name))
+        """Return the nodes to try: the one where GPUs are kept for the pod, then the best."""
+        ranks, kept_on = self._decider.ranks(request, names), self._cluster.kept_on(pod.uid)
+        return heapq.nlargest(_CANDIDATES, sorted(ranks), key=lambda name: (name == kept_on, ranks[name]))
 
     def _prioritize(self, body: wire.Body) -> Answer:
         arguments = wire.read_arguments(body)

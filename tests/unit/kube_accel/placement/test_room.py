@@ -8,18 +8,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from kube_accel.model import Assignment, GpuConstraints, GpuUse, Mode, PlacementPolicy, PodRequest
+from kube_accel.model import Assignment, GpuConstraints, Mode, PodRequest
 from kube_accel.placement.choose import GpuView, place
 from kube_accel.placement.demand import Demand, demand
-from kube_accel.placement.score import Room, score
+from kube_accel.placement.room import Room
 from unit.kube_accel.placement.test_choose import (
     APP,
-    BINPACK,
     GIB,
     INIT,
     LOST,
     SIDECAR,
-    SPREAD,
     board,
     gpu,
     pod,
@@ -36,6 +34,7 @@ ROOM = Room.of([*board((40, 40), (90, 8), (0, 0)), view(3, health=LOST), view(4,
 def test_the_room_of_a_node() -> None:
     expected = Room(
         shares=((100, 80 * GIB),),
+        partial=((10, 72 * GIB, 80 * GIB), (60, 40 * GIB, 80 * GIB)),
         whole=1,
         gpus=3,
         memory_bytes=240 * GIB,
@@ -76,56 +75,6 @@ def test_a_quick_answer_is_the_right_one(views: list[GpuView], request: PodReque
     answer = Room.of(views, request.mode).fits(request)
     if answer is not None:
         assert answer == isinstance(place(request, views, "n"), Assignment)
-
-
-def scores(request: PodRequest, *nodes: list[GpuView]) -> list[int]:
-    return [score(request, Room.of(views, request.mode)) for views in nodes]
-
-
-EMPTY, HALF, FULL = board((0, 0), (0, 0)), board((50, 40), (50, 40)), board((80, 64), (80, 64))
-
-
-@pytest.mark.parametrize(
-    ("request_", "expected"),
-    [
-        (pod(share(20, 16)), [1, 6, 9]),
-        (pod(share(20, 16), policy=SPREAD), [9, 4, 1]),
-        (pod(share(0, 16), mode=Mode.CGPU), [1, 6, 9]),
-        (pod(share(0, 16), mode=Mode.CGPU, policy=SPREAD), [9, 4, 1]),
-        (pod(whole(1)), [5, 10, 10]),
-    ],
-)
-def test_binpack_prefers_the_full_node_and_spread_the_empty_one(request_: PodRequest, expected: list[int]) -> None:
-    assert scores(request_, EMPTY, HALF, FULL) == expected
-
-
-def test_binpack_prefers_the_node_the_pod_fills() -> None:
-    small = [view(0, of=gpu(0, memory=16, model="Tesla T4"))]
-    binpack, spread = ([scores(pod(share(50, 8), policy=policy), small, EMPTY)] for policy in (BINPACK, SPREAD))
-    assert (binpack, spread) == ([[5, 2]], [[5, 8]])
-
-
-@pytest.mark.parametrize("policy", [BINPACK, SPREAD])
-def test_well_connected_gpus_outweigh_the_policy(policy: PlacementPolicy) -> None:
-    request = pod(whole(2), policy=policy)
-    rooms = [Room.of(views, Mode.VGPU) for views in (board(*[(0, 0)] * 4), board(*[(0, 0)] * 2, *[(100, 80)] * 2))]
-    assert all(score(request, near, 0.9) > score(request, far, 0.3) for near in rooms for far in rooms)
-    assert len({score(request, room, 0.9) for room in rooms}) == 2, "of equally connected ones the policy decides"
-
-
-def test_a_node_without_gpus_is_the_worst() -> None:
-    assert scores(pod(share(1, 1)), []) == [0]
-
-
-@given(views_of(), pods())
-def test_a_score_is_one(views: list[GpuView], request: PodRequest) -> None:
-    room = Room.of(views, request.mode)
-    assert 0 <= score(request, room) <= 10
-    for policy, better in ((PlacementPolicy.BINPACK, 1), (PlacementPolicy.SPREAD, -1)):
-        fuller = [replace(view, used=GpuUse(100, view.gpu.memory_bytes)) for view in views]
-        request = replace(request, policy=policy)
-        change = score(request, Room.of(fuller, request.mode)) - score(request, room)
-        assert change * better >= 0
 
 
 def test_demand_at_its_peak() -> None:

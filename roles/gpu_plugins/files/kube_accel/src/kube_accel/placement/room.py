@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node has left, summed up once per change of the node: a quick answer and a score. Pure."""
+"""What a node has left, summed up once per change of the node, and the quick answer that gives. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kube_accel.model import ContainerRequest, GpuConstraints, Mode, PlacementPolicy, PodRequest
-from kube_accel.placement.choose import WHOLE, GpuView, places
-from kube_accel.placement.demand import demand
-
-MAX_SCORE = 10
+from kube_accel.model import ContainerRequest, GpuConstraints, Mode, PodRequest
+from kube_accel.placement.choose import GpuView, places
 
 _ANY = GpuConstraints()
 
@@ -21,6 +18,8 @@ class Room:
 
     shares: tuple[tuple[int, int], ...]
     """Free cores and memory of GPUs; those that offer less of both than another are left out."""
+    partial: tuple[tuple[int, int, int], ...]
+    """Free cores, free memory, and memory of GPUs of which somebody has some."""
     whole: int
     """Untouched GPUs."""
     gpus: int
@@ -34,12 +33,15 @@ class Room:
         """Return the room of a node that serves ``mode``."""
         usable = [view for view in gpus if not view.obstacle and (mode is Mode.PGPU or not view.gpu.mig_enabled)]
         best: list[tuple[int, int]] = []
-        offers = {(view.free_cores, view.free_memory) for view in usable if places(view, mode)}
+        open_ = [view for view in usable if places(view, mode)]
+        offers = {(view.free_cores, view.free_memory) for view in open_}
+        partial = {(view.free_cores, view.free_memory, view.gpu.memory_bytes) for view in open_ if not view.untouched}
         for offer in sorted(offers, reverse=True):
             if not best or offer[1] > best[-1][1]:
                 best.append(offer)
         return cls(
             shares=tuple(best),
+            partial=tuple(sorted(partial)),
             whole=sum(view.untouched for view in usable),
             gpus=len(usable),
             memory_bytes=sum(view.gpu.memory_bytes for view in usable),
@@ -62,20 +64,3 @@ class Room:
             return container.whole <= self.whole
         needs_cores, needs_memory = container.cores, container.memory_bytes
         return any(cores >= needs_cores and memory >= needs_memory for cores, memory in self.shares)
-
-
-def score(request: PodRequest, room: Room, closeness: float | None = None) -> int:
-    """Return how good a node with this room is for the pod, 0 to 10, by the pod's policy.
-
-    Binpack: the fuller its GPUs would be, the better; spread: the emptier. Cores and memory count alike, in a mode
-    without cores memory alone. ``closeness``, 0 to 1, is how well connected the GPUs are that one container gets
-    several of; it counts twice what the policy does.
-    """
-    if not room.gpus:
-        return 0
-    wanted = demand(request, room.memory_bytes // room.gpus)
-    full = min(1.0, 1 - (room.free_memory - wanted.memory_bytes) / room.memory_bytes)
-    if request.mode is not Mode.CGPU:
-        full = (full + min(1.0, 1 - (room.free_cores - wanted.cores) / (WHOLE * room.gpus))) / 2
-    wished = 1 - full if request.policy is PlacementPolicy.SPREAD else full
-    return round(MAX_SCORE * (wished if closeness is None else (2 * closeness + wished) / 3))
