@@ -22,6 +22,7 @@ SECTIONS = {
     "Modules and filters": ["modules/*_module.rst", "modules/*_filter.rst"],
     "Explanation": ["docs/explanation/*.md"],
     "Roles": ["roles/*/README.md"],
+    "Variables of roles": ["modules/*_role.rst"],
     "Runbooks": ["docs/runbooks/README.md", "docs/runbooks/*.md"],
     "Measurements": ["docs/measurements/*.md"],
     "Project": ["CHANGELOG.rst", "CONTRIBUTING.md", "SECURITY.md", "roles/*/files/*/*/README.md"],
