@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trustme
 
-from sim.cluster import discovery, patch, tables
+from sim.cluster import discovery, patch, protobuf, tables
 from sim.cluster.kinds import (
     CUSTOM,
     KINDS,
@@ -267,6 +267,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _json(self, body: bytes) -> Any:
         media = self.headers.get("Content-Type", "application/json").split(";")[0]
+        if media == protobuf.MEDIA:
+            return protobuf.parse(body)
         if media != "application/json":
             raise _unsupported(media, ["application/json"])
         return _parse(body)
@@ -365,6 +367,9 @@ class _Handler(BaseHTTPRequestHandler):
         known = {"application/json-patch+json": patch.apply, "application/merge-patch+json": patch.merge}
         if (request.kind.plural, request.subresource) == ("nodes", "status"):
             known["application/strategic-merge-patch+json"] = patch.conditions
+        if (request.kind.plural, request.subresource, body[:8]) == ("nodes", "", b'{"spec":'):
+            # As kubectl cordons: of maps alone, which any merge joins alike.
+            known["application/strategic-merge-patch+json"] = patch.merge
         apply = known.get(media)
         if not apply:
             raise _unsupported(media, ["application/json-patch+json", "application/merge-patch+json"])
@@ -390,7 +395,7 @@ class _Handler(BaseHTTPRequestHandler):
         details = {"name": request.name, "kind": kind.plural, "uid": deleted["metadata"]["uid"]}
         details |= {"group": kind.group} if kind.group else {}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
-        self._send(200, deleted if kind.plural == "pods" else status)
+        self._send(200, deleted if kind.plural in ("pods", "namespaces") else status)
 
     def _log(self, request: _Request) -> None:
         pod = self.api.store.get("pods", request.namespace, request.name)

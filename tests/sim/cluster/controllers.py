@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DaemonSets, Deployments, Jobs, garbage collection and the taint of a cordon, in one loop that wakes on changes."""
+"""DaemonSets, Deployments, Jobs, what is to go, and the taint of a cordon, in one loop that wakes on changes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _WATCHED = (
     "serviceaccounts",
     "runtimeclasses",
     "priorityclasses",
+    "namespaces",
 )
 _RETRY = 30.0
 _JOB_SECONDS = 1.0
@@ -67,6 +68,9 @@ class Controllers:
             for item in jobs:
                 self._job(item)
             self._collect()
+            for item in self._store.all("namespaces"):
+                if "deletionTimestamp" in item["metadata"]:
+                    self._store.remove_empty(item["metadata"]["name"])
             self._taint()
             self._store.wait(_WATCHED, version, _JOB_SECONDS if jobs else _RETRY)
 

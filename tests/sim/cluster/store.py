@@ -250,15 +250,16 @@ class Store:
     def delete(
         self, plural: str, namespace: str, name: str, options: Object | None = None, dry_run: bool = False
     ) -> Object:
-        """Delete an object and return it; a pod on a node is only marked, and its node removes it.
+        """Delete an object and return it; a pod on a node and a namespace are only marked.
 
-        Raises ApiError 404 and 409 (preconditions).
+        A pod is removed by its node, and a namespace by ``remove_empty``. Raises ApiError 403 (a namespace of the
+        cluster's own), 404 and 409 (preconditions).
         """
         options, kind = options or {}, KINDS[plural]
         if options.get("propagationPolicy", "Background") != "Background":
             raise not_simulated(f"propagationPolicy {options['propagationPolicy']}")
-        if plural == "namespaces":
-            raise not_simulated("deletion of namespaces")
+        if plural == "namespaces" and (name == "default" or name.startswith("kube-")):
+            raise ApiError(403, "Forbidden", f'namespaces "{name}" is forbidden: this namespace may not be deleted')
         with self._changed:
             old = self.get(plural, namespace, name)
             wanted = (options.get("preconditions") or {}).get("uid", old["metadata"]["uid"])
@@ -274,9 +275,23 @@ class Store:
                     marks["generation"] = old["metadata"]["generation"] + 1
                 marked = old | {"metadata": old["metadata"] | marks}
                 return marked if dry_run or marked == old else self._write(plural, namespace, old, marked)
+            if plural == "namespaces":
+                stamp = {"deletionTimestamp": old["metadata"].get("deletionTimestamp", now())}
+                ending = old | {"metadata": old["metadata"] | stamp, "status": {"phase": "Terminating"}}
+                return ending if dry_run or ending == old else self._write(plural, namespace, old, ending)
             if not dry_run:
                 self._write(plural, namespace, old, None)
             return old
+
+    def remove_empty(self, name: str) -> None:
+        """Delete what a namespace that ends has, owners before their pods, and the namespace once it is empty."""
+        kinds = sorted((plural for plural in KINDS if KINDS[plural].namespaced), key=lambda plural: plural == "pods")
+        with self._changed:
+            for plural in kinds:
+                for item in self.all(plural, name):
+                    self.delete(plural, name, item["metadata"]["name"])
+            if not any(self.all(plural, name) for plural in kinds):
+                self._write("namespaces", "", self.get("namespaces", "", name), None)
 
     def record(self, namespace: str, involved: Object, reason: str, message: str, source: str) -> None:
         """Write an Event about an object; repeated ones are counted, as an event recorder does."""

@@ -515,6 +515,14 @@ def test_a_node_without_taints_has_no_list_of_them(server: str, request: pytest.
     assert "taints" not in api.get(node)["spec"]
 
 
+def test_a_namespace_that_is_deleted_ends_and_default_stays(ours: Api) -> None:
+    ours.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ending"}})
+    ours.create("/api/v1/namespaces/ending/configmaps", config_map("a"))
+    code, answer = ours.call("DELETE", "/api/v1/namespaces/ending")
+    assert (code, answer["status"]["phase"]) == (200, "Terminating")
+    assert ours.call("DELETE", "/api/v1/namespaces/default")[0] == 403
+
+
 @pytest.mark.parametrize("media", [STRATEGIC, "application/apply-patch+yaml"])
 def test_patch_types_nobody_needs_are_refused(ours: Api, media: str) -> None:
     ours.create(f"{NS}/configmaps", config_map(f"refused-{len(media)}"))
@@ -529,7 +537,6 @@ def test_patch_types_nobody_needs_are_refused(ours: Api, media: str) -> None:
         ("GET", "/apis/batch/v1/cronjobs"),
         ("GET", f"{NS}/endpoints"),
         ("DELETE", f"{NS}/configmaps"),
-        ("DELETE", NS),
     ],
 )
 def test_what_is_not_simulated_says_so(ours: Api, method: str, path: str) -> None:

@@ -65,6 +65,9 @@ _A100 = replace(
     mem_clock=1215,
     remap_corrected=0,
 )
+_A100_80 = replace(
+    _A100, model="NVIDIA A100 80GB PCIe", mem=81920 * MIB, pciid=0x20B510DE, subsys=0x153310DE, power_limit=300_000
+)
 _H100 = replace(
     _A100,
     model="NVIDIA H100 80GB HBM3",
@@ -225,6 +228,12 @@ def a100_mig(node: str = "node") -> Topology:
     )
 
 
+def a100(node: str = "node") -> Topology:
+    """Two cards of 80 GB, one for each socket."""
+    gpus = [_card(_A100_80, node, i, pci, i) for i, pci in enumerate(("0000:17:00.0", "0000:ca:00.0"))]
+    return Topology(_system(), gpus, mig_profiles=a100_80_mig(_A100_80.model))
+
+
 def a100_mig_alike(node: str = "node") -> Topology:
     """Four cards, each cut as the first of ``a100_mig``."""
     topology = a100_mig(node)
@@ -292,6 +301,7 @@ def mixed(node: str = "node") -> Topology:
 PROFILES: dict[str, Callable[[str], Topology]] = {
     "t4": t4,
     "10xt4": t4s,
+    "2xa100": a100,
     "4xa100-mig": a100_mig,
     "4xa100-mig-alike": a100_mig_alike,
     "8xh100": h100,
