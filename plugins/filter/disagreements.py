@@ -51,7 +51,7 @@ _value:
   description: A sentence for each variable.
   type: list
   elements: str
-  sample: [gpu_plugins_mig_strategy of gpu-2 is not that of gpu-1]
+  sample: [gpu_plugins_mig_strategy of gpu-2 differs from that of gpu-1]
 """
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence

@@ -349,7 +349,7 @@ class Asked:
             architecture = labels.get("kubernetes.io/arch", self.params["architecture"])
         else:
             self.module.fail_json(msg=f"pod {named} is on no node yet; name one it is meant for in 'node'")
-        remedy = f"See kubectl --namespace {options['namespace']} get pod {options['name']} --output=yaml, and mend it."
+        remedy = f"See kubectl --namespace {options['namespace']} get pod {options['name']} -o yaml, and correct it."
         for name, container, problem in cuda_needs.containers(pod):
             asks = None if problem else cuda_needs.needs_of_container(needs, container)
             try:

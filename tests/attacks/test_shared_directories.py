@@ -142,7 +142,7 @@ def test_a_journal_that_a_local_user_wrote_is_not_believed(
 def test_a_fifo_at_a_report_s_path_keeps_nobody_waiting(shared: Path, run_module: RunModule) -> None:
     stranger("os.mkfifo(sys.argv[1], 0o600)", shared / "support.tar.gz")
     options = {"path": str(shared / "support.tar.gz"), "kubeconfig": str(shared / "none")}
-    assert "API server was not reached" in run_module("gpu_support_bundle", options)["msg"]
+    assert "API server did not answer" in run_module("gpu_support_bundle", options)["msg"]
 
 
 @pytest.mark.full

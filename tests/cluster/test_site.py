@@ -251,7 +251,7 @@ def test_a_rollout_and_one_that_is_undone(rig: Rig, node: GpuNode, site: Site, r
         with coming_and_going(rig):
             code, said = site.attempt("rollout", **variables)
         assert code == ends, said[-6000:]
-        assert "what there was before is put back" in said or not ends
+        assert "The previous version is restored" in said or not ends
         until(lambda: images_of(rig, PLUGIN) == images_of(rig, EXTENDER) == {extender}, "its image")  # noqa: B023
         kept = rig.api.get(f"/apis/apps/v1/namespaces/kube-system/daemonsets/{PLUGIN}")
         assert kept["spec"]["updateStrategy"]["type"] == "RollingUpdate"

@@ -76,7 +76,7 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(books: Playbooks, api:
     ("variables", "told"),
     [
         ({"benchmark_node": ""}, "node is empty; name the node"),
-        ({"benchmark_node": "gpu-x"}, "there is no node gpu-x"),
+        ({"benchmark_node": "gpu-x"}, "node gpu-x does not exist"),
         ({"benchmark_image": "a b", "benchmark_launches": None}, "image is 'a b', which has a space in it"),
         ({"benchmark_csv": "/nowhere/a.csv"}, "csv_file: /nowhere/a.csv: /nowhere has to be a directory"),
     ],
@@ -121,7 +121,7 @@ def test_a_pod_that_holds_the_gpu_is_named(books: Playbooks, api: Api) -> None:
     api.call("DELETE", f"{PODS}/train")
     until(lambda: api.get(PODS)["items"] == [], "the pod is gone")
     assert refused.code != 0
-    assert "default/train hold GPUs of it" in refused.messages
+    assert "default/train use its GPUs" in refused.messages
     assert left(api) == []
 
 
@@ -171,7 +171,7 @@ def test_a_failure_in_another_mode_brings_the_node_back(books: Playbooks, api: A
         ("pgpu/none", "benchmark_layouts has pgpu/none, and gpu_plugins_configs has sliced, whole"),
         (
             [{"mode": "pgpu", "mig_config": "all-1g.5gb"}],
-            "has GPUs of 'gpu-a' cut by MIG, and the inventory does not say",
+            "splits GPUs of 'gpu-a' by MIG, but the inventory does not say",
         ),
     ],
 )

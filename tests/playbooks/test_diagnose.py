@@ -60,7 +60,7 @@ def told(api: Api, name: str, reason: str) -> list[str]:
     ("asked", "problem"),
     [
         ({"diagnose_pod": "default/none"}, "there is no pod default/none"),
-        pytest.param({"diagnose_node": "none"}, "there is no node none", marks=pytest.mark.full),
+        pytest.param({"diagnose_node": "none"}, "node none does not exist", marks=pytest.mark.full),
     ],
 )
 def test_what_is_not_there_is_said_after_the_rest_and_fails(

@@ -116,7 +116,7 @@ def test_pods_that_hold_gpus_are_named_or_evicted(books: Playbooks, api: Api, tr
     refused = cut(books, "large")
     assert refused.code != 0
     assert "these pods hold its GPUs: default/train" in refused.messages
-    assert "has its GPUs cut by the MIG configuration large" in refused.messages
+    assert "gets the MIG configuration large" in refused.messages
     assert refused.changed == 0
 
     done = cut(books, "large", gpu_plugins_drain=True, gpu_plugins_drain_force=True)

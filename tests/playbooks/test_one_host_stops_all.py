@@ -64,7 +64,7 @@ def refusal(books: Playbooks, host: str, **variables: Any) -> str:
         pytest.param(
             "gpu-a",
             {"gpu_plugins_mig_strategy": "mixed"},
-            "gpu_plugins_mig_strategy of gpu-b is not that of gpu-a",
+            "gpu_plugins_mig_strategy of gpu-b differs from that of gpu-a",
             marks=pytest.mark.full,
         ),
         pytest.param(

@@ -116,7 +116,7 @@ def first_serves(api: Api) -> bool:
         (
             (),
             {"gpu_mode": "pgpu", "gpu_plugins_drain": True, "gpu_plugins_drain_force": True},
-            "serves mode vgpu and is to become pgpu; run site.yml first",
+            "serves mode vgpu, but should serve pgpu; run site.yml first",
         ),
         ((), {"gpu_plugins_image": ""}, "scheduler_image is not set"),
     ],
@@ -169,7 +169,7 @@ def test_a_plugin_that_does_not_start_is_undone(books: Playbooks, api: Api) -> N
         done = rollout(books, gpu_plugins_runtime_class="none", scheduler_policy="spread", gpu_plugins_ready_timeout=5)
     assert done.code != 0
     assert "Failed to create pod sandbox" in done.messages
-    assert "what there was before is put back, and every node serves with it" in done.messages
+    assert "The previous version is restored, and every node serves with it" in done.messages
     assert (spec(api), says(api, "--log-level=info")) == (before, nodes)
     assert '"result": "undone"' in done.output
 
@@ -184,7 +184,7 @@ def test_failed_extender_is_undone_before_any_plugin_changes(books: Playbooks, a
         done = rollout(books, scheduler_extender_port=port, scheduler_timeout=5, gpu_plugins_log_level="debug")
     assert done.code != 0
     assert re.search("(Not every|No ready) pod of the extender", done.messages)
-    assert "what there was before is put back" in done.messages
+    assert "The previous version is restored" in done.messages
     assert spec(api) == before
     assert daemon_set(api, PLUGIN)["metadata"]["generation"] == generation
 
@@ -200,7 +200,7 @@ def test_what_turns_bad_meanwhile_undoes_it(books: Playbooks, api: Api) -> None:
         topology.set_health(0, "ok")
     said, _ = process.communicate()
     assert process.returncode != 0
-    assert "Node gpu-b tells of 0 healthy GPUs, and told of 1" in said
+    assert "Node gpu-b reports 0 healthy GPUs, 1 before" in said
     assert "every node serves with it" in said
     assert says(api, "--log-level=info") == sorted(NODES)
 
@@ -218,10 +218,10 @@ def test_a_killed_run_stands_still_and_is_gone_on_with(books: Playbooks, api: Ap
     looked = books.run("accel.kubernetes.validate")
     assert looked.code == 0, looked.output
     for said in (
-        "gpu-a: unstable: rollout: Under way or stopped: DaemonSet ",
+        "gpu-a: unstable: rollout: Running or interrupted: DaemonSet ",
         f"DaemonSet kube-system/{EXTENDER} (image ",
         f"DaemonSet kube-system/{PLUGIN} (image ",
-        "; held, OnDelete; still as before on gpu-b)",
+        "; held, OnDelete; not yet changed on gpu-b)",
     ):
         assert said in looked.output, looked.output
 
@@ -241,6 +241,6 @@ def test_a_killed_run_stands_still_and_is_gone_on_with(books: Playbooks, api: Ap
 
     again = rollout(books, **wanted)
     assert (again.code, again.changed) == (0, 0), again.output
-    assert "The daemons are as they are to be already" in again.messages
+    assert "The daemons are up to date" in again.messages
     site = books.run("accel.kubernetes.site", **wanted)
     assert (site.code, site.changed) == (0, 0), site.output

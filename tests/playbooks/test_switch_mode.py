@@ -85,9 +85,9 @@ def test_a_dry_run_names_the_nodes_and_changes_nothing(books: Playbooks) -> None
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        ({}, "set gpu_plugins_drain=true to have them evicted"),
+        ({}, "set gpu_plugins_drain=true to evict them"),
         ({"gpu_mode": "whole"}, "gpu_mode is 'whole'; set it to one of pgpu, vgpu, mps, cgpu"),
-        ({"gpu_mode": "mps", "gpu_plugins_drain": True}, "There is no DaemonSet nvidia-mps-device-plugin-daemonset"),
+        ({"gpu_mode": "mps", "gpu_plugins_drain": True}, "The DaemonSet nvidia-mps-device-plugin-daemonset"),
     ],
 )
 def test_what_is_refused_changes_nothing(books: Playbooks, variables: dict[str, object], told: str) -> None:
@@ -108,7 +108,7 @@ def test_a_label_of_somebody_else_is_named(books: Playbooks, api: Api) -> None:
     finally:
         label(None)
     assert refused.code != 0
-    assert "Node gpu-b was labelled cgpu=true by somebody else" in refused.messages
+    assert "Node gpu-b has the label cgpu=true from elsewhere" in refused.messages
     assert refused.changed == 0
     until(lambda: set(running(api)) == set(NODES), "the pods run again")
 

@@ -146,7 +146,7 @@ def test_a_rollout_that_cannot_reach_a_host_any_more_is_undone(roles: Path, host
     assert done.code != 0, done.output
     assert "could not be reached" in done.messages, done.output
     assert '"result": "undone"' in done.output
-    assert "what there was before is put back" in done.messages
+    assert "The previous version is restored" in done.messages
     assert ("every node serves with it" in done.messages) == (host == "control")
     assert "every node serves as before" not in done.messages
 
@@ -163,7 +163,7 @@ def test_a_rollout_that_cannot_reach_a_host_any_more_is_undone(roles: Path, host
 def test_a_rollout_of_a_part_is_refused_before_anything(roles: Path, limit: str, left_out: str) -> None:
     done = run(roles, "rollout", {}, "--limit", limit)
     assert done.code != 0, done.output
-    assert f"--limit leaves out {left_out}; rollout_first" in done.messages
+    assert f"--limit leaves out {left_out}; remove --limit" in done.messages
     assert "Touch the host" not in done.output
 
 
@@ -171,7 +171,7 @@ def test_a_rollout_of_a_part_is_refused_before_anything(roles: Path, limit: str,
 def test_rollout_is_unfinished_while_its_extender_has_notes(roles: Path) -> None:
     done = run(roles, "rollout", {"control": "hostvars['gpu-a'].rollout_over is defined"})
     assert done.code != 0, done.output
-    assert "The rollout did not come to its end" in done.messages, done.output
+    assert "The rollout was interrupted" in done.messages, done.output
     assert '"result": "unfinished"' in done.output
 
 
@@ -214,7 +214,7 @@ def test_validate_has_a_row_for_each_host_that_cannot_be_reached(roles: Path, cl
 def test_validate_has_a_row_for_a_host_that_is_lost_on_the_way(roles: Path, cluster: dict[str, str]) -> None:
     done = run(roles, "validate", {"gpu-b": "ansible_facts.distribution is defined"}, "--limit", "gpu_nodes", **cluster)
     assert done.code != 0, done.output
-    assert "gpu-b: blocked: host: It could not be looked at." in done.output
+    assert "gpu-b: blocked: host: It could not be checked." in done.output
     assert "gpu-a: ok: container runtime: It is configured." in done.output
 
 

@@ -56,7 +56,7 @@ def test_everything_missing_on_a_bare_host_is_named_at_once(bare: Playbooks, opt
         "gpu-a: driver none, CUDA none, 0 GPUs; offers nvidia.com/gpu 0",
         "gpu-a: blocked: driver: libnvidia-ml.so.1 cannot be loaded",
         "gpu-a: blocked: container runtime: 'containerd --config",
-        "gpu-a: blocked: mode: The node serves no mode and is to serve pgpu. Run site.yml",
+        "gpu-a: blocked: mode: The node serves no mode, but should serve pgpu. Run site.yml",
     ):
         assert part in done.output, done.output
     table = done.output[done.output.index('"WHERE ') :]
@@ -89,7 +89,7 @@ def test_what_the_first_site_lacks_is_one_table(collections: Path, tmp_path: Pat
     assert done.code != 0, done.output
     for row in (
         r"controller  Python packages  .*kubernetes is not installed.*bare.*> \S+ -m pip install .*'kubernetes>=",
-        r"controller  image +Nothing names an image.*> make image",
+        r"controller  image +No variable names an image.*> make image",
         r"control +host +It cannot be reached: .*> ssh 127.0.0.1",
         r"gpu-a +host +Python does not run on it: .*/no/python3.*> ansible gpu-a .*raw",
     ):
@@ -157,7 +157,10 @@ def test_programs_that_cannot_run_are_refused_by_site_too(serving: Playbooks) ->
 def test_what_is_wrong_with_the_cluster_is_said_once(serving: Playbooks) -> None:
     done = validated(serving, gpu_plugins_cf_crl_enabled=True)
     assert done.code != 0
-    assert "gpu-a: blocked: cf-crl: Not as gpu_plugins_cf_crl_definitions has it: cf-crl-nvidia-gpu" in done.output
+    assert (
+        "gpu-a: blocked: cf-crl: Definitions differ from gpu_plugins_cf_crl_definitions: cf-crl-nvidia-gpu"
+        in done.output
+    )
 
 
 def tried(books: Playbooks) -> Run:
@@ -188,7 +191,7 @@ def test_a_pod_sees_its_gpu_and_is_gone_whatever_it_found(serving: Playbooks) ->
 
     checked = validated(serving, "--check", validate_pod=True)
     assert checked.code == 0, checked.output
-    assert "gpu-a: unknown: pod: In check mode no pod is started." in checked.output
+    assert "gpu-a: unknown: pod: Check mode starts no pod." in checked.output
 
 
 @pytest.mark.full
@@ -205,7 +208,7 @@ def test_a_full_node_is_no_failure(serving: Playbooks) -> None:
         until(lambda: api.call("GET", f"{PODS}/train")[0] == 404, "it has gone")
     assert done.code == 0, done.output
     assert (
-        "gpu-a: unknown: pod: The node is full, of nvidia.com/gpu too little is left, so no pod was started."
+        "gpu-a: unknown: pod: The node is full: too little nvidia.com/gpu is left, so no pod was started."
         in done.output
     )
 
@@ -230,7 +233,7 @@ def test_what_may_go_on_is_no_failure(serving: Playbooks, spent: None) -> None:
         topology.set_health(0, "lost")
     until(lambda: '"unhealthy"' in api.get("/api/v1/nodes/gpu-a")["metadata"]["annotations"][INVENTORY], "it is told")
     done = validated(serving)
-    assert "gpu-a: unstable: health: Not healthy: GPU 0: " in done.output
+    assert "gpu-a: unstable: health: Unhealthy GPUs: GPU 0: " in done.output
     assert "gpu-a: unstable: quota: Used up: default: requests.nvidia.com/gpu." in done.output
     assert "quota of default: 1 of 1 requests.nvidia.com/gpu" in done.output
     with edit(serving.cluster.root / "gpu-a/gpusim.conf") as topology:

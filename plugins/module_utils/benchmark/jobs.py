@@ -154,7 +154,7 @@ def progress(found: object, pods: Sequence[Mapping[str, Any]], wanted: int) -> M
     phases = [str(_status(pod).get("phase") or "") for pod in pods]
     conditions = mappings(mapping(mapping(found).get("status")).get("conditions"))
     failed = next((each for each in conditions if each.get("type") == "Failed" and each.get("status") == "True"), None)
-    waits = next(filter(None, map(_waits, pods)), "") or ("" if pods else "its Job has made no pod")
+    waits = next(filter(None, map(_waits, pods)), "") or ("" if pods else "its Job has created no pod")
     started = sum(bool(_container(pod)) for pod in pods) >= wanted or phases.count("Succeeded") >= wanted
     if "Failed" in phases or failed is not None:
         why = next((_failure(pod) for pod in pods if _status(pod).get("phase") == "Failed"), "")
@@ -174,11 +174,11 @@ def measured(wish: Wish, pods: Sequence[Mapping[str, Any]], logs: Sequence[str])
             figures.append(None if window is None else window[1] - window[0])
     if None in figures:
         said = " | ".join(logs[figures.index(None)].strip().splitlines()[-_LAST_LINES:]) or "nothing"
-        what = f"a pod printed no seconds as '{wish.prints}' finds them" if wish.prints else "kubelet told no times"
+        what = f"no line that a pod printed matches '{wish.prints}'" if wish.prints else "kubelet reported no times"
         return Measured(True, problem=line(f"{what}; its last lines: {said}"), started=True)
     known = [figure for figure in figures if figure is not None]
     if not all(figure > 0 for figure in known):
-        return Measured(True, problem="a pod took no time that could be measured; give it more to do", started=True)
+        return Measured(True, problem="a pod ended too fast to measure; give it more work", started=True)
     return Measured(True, tuple(known), _overlap(windows), started=True)
 
 

@@ -64,8 +64,8 @@ def turns(
     ]
     if not hosts:
         refused.append(
-            f"benchmark_layouts has node '{node}' switched, and no host of the group {GPU_NODES} is that node; add it "
-            "to the inventory, or leave benchmark_layouts out"
+            f"benchmark_layouts switches node '{node}', but no host of the group {GPU_NODES} is that node; add it to"
+            " the inventory, or leave benchmark_layouts out"
         )
         return Turns(refusals=tuple(refused))
     known = hostvars[hosts[0]]
@@ -73,8 +73,8 @@ def turns(
     cut = any(layout.mig_config for layout in layouts)
     if cut and not known.get("gpu_plugins_mig_config"):
         refused.append(
-            f"benchmark_layouts has GPUs of '{node}' cut by MIG, and the inventory does not say how they are to be "
-            "afterwards; set gpu_plugins_mig_config of the host, to all-disabled where they are whole"
+            f"benchmark_layouts splits GPUs of '{node}' by MIG, but the inventory does not say how to leave them;"
+            " set gpu_plugins_mig_config of the host, to all-disabled for whole GPUs"
         )
     return Turns(tuple(layouts), hosts[0], tuple(dict.fromkeys(refused)))
 

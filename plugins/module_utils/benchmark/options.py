@@ -41,9 +41,9 @@ def _words(command: Any) -> Tuple[str, ...]:  # noqa: ANN401 - as a person wrote
     try:
         found = shlex.split(command) if isinstance(command, str) else list(command or [])
     except (TypeError, ValueError) as error:
-        raise Refused(f"command is {command!r}, which is none ({error}); write it as a list of words") from error
+        raise Refused(f"command is {command!r}, which is not a command ({error}); write a list of words") from error
     if not all(isinstance(word, (str, int, float)) for word in found):
-        raise Refused(f"command is {command!r}, which has more than words in it; write it as a list of words")
+        raise Refused(f"command is {command!r}, which has entries that are not text; write a list of words")
     return tuple(map(str, found))
 
 
@@ -63,8 +63,8 @@ def earlier(value: object) -> List[Dict[str, Any]]:
             with open(value, encoding="utf-8") as file:
                 found = file.read()
         except (OSError, ValueError) as error:
-            raise Refused(f"{where}: {error}; name a file that json_file made") from error
+            raise Refused(f"{where}: {error}; name a file that json_file wrote") from error
     try:
         return report.read_earlier(found)
     except report.EarlierError as error:
-        raise Refused(f"{where}: {error}; name a file that json_file made") from error
+        raise Refused(f"{where}: {error}; name a file that json_file wrote") from error

@@ -96,7 +96,7 @@ def read_earlier(value: object) -> List[Dict[str, Any]]:
     except ValueError as error:
         raise EarlierError(str(error)) from error
     if not isinstance(said, Mapping) or said.get("version") != VERSION or not isinstance(said.get("rows"), list):
-        raise EarlierError(f"it is no report of this playbook of version {VERSION}")
+        raise EarlierError(f"it is not a report of version {VERSION} of this playbook")
     if len(said["rows"]) > _MOST_ROWS:
         raise EarlierError(f"it has more than {_MOST_ROWS} rows")
     return [_readable(row, number) for number, row in enumerate(said["rows"], 1)]
@@ -187,8 +187,8 @@ def _row(outcome: Outcome, environment: Mapping[str, Any]) -> Dict[str, Any]:
     notes = []
     if overlap is not None and overlap < _APART:
         notes.append(
-            f"its pods ran side by side for {100 * overlap:.0f} % of their time, so the loss seems smaller than it is; "
-            "give them more to do"
+            f"its pods ran at the same time for {100 * overlap:.0f} % of their time, so the real loss is larger;"
+            " give them more work"
         )
     seconds = statistics.median_high(means) if means else None
     return {
@@ -250,14 +250,14 @@ def _readable(row: object, number: int) -> Dict[str, Any]:
         raise EarlierError(f"its row {number} has no environment")
     for name in _TEXTS:
         if not isinstance(row.get(name), str):
-            raise EarlierError(f"its row {number}: {name} is no text")
+            raise EarlierError(f"its row {number}: {name} is not text")
     for name in (*_NUMBERS, *_WHOLES):
         value = row.get(name)
         needed = name in ("share", *_WHOLES)
         if value is None and not needed:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise EarlierError(f"its row {number}: {name} is no number")
+            raise EarlierError(f"its row {number}: {name} is not a number")
     if not 0 < row["share"] <= 1 or (row.get("seconds") is not None and row["seconds"] <= 0):
         raise EarlierError(f"its row {number}: share and seconds are above 0, and no share above 1")
     environment = {str(name): value for name, value in row["environment"].items() if isinstance(value, (str, int))}

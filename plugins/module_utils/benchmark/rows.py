@@ -27,7 +27,9 @@ _MIG_RESOURCE = re.compile(r"nvidia\.com/mig-(.+)\Z")
 _MIG_PRODUCT = re.compile(r"-MIG-(.+?)(?:-SHARED)?\Z")
 _PROFILE = re.compile(r"(?:([1-9])c\.)?([1-9])g\.[0-9]+gb")
 _FOUR_SLICES = re.compile(r"\bA30\b|RTX PRO 6000")
-_SHARED_IN_TIME = "its MIG devices are shared in time, which is not measured; use a configuration without replicas"
+_SHARED_IN_TIME = (
+    "its MIG devices are time-sliced, which this module does not measure; use a configuration without replicas"
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,11 @@ def plan(wish: Wish, seen: Seen) -> Plan:
     """Return the rows of the node as it is. What asks for more than it has is refused."""
     found = next(iter(view([seen.node], None).nodes), None)
     if found is None:
-        return Plan(refusals=(f"node {wish.node} has no GPUs that a plugin of ours serves; run site.yml first",))
+        return Plan(
+            refusals=(
+                f"node {wish.node} has no GPUs that a device plugin of this collection serves; run site.yml first",
+            )
+        )
     if found.problem and not found.gpus:
         return Plan(refusals=(f"node {wish.node}: {found.problem}",))
     refused = [*_unfit(wish, seen, found), *_busy(wish, seen)]
@@ -125,12 +131,12 @@ def _unfit(wish: Wish, seen: Seen, found: NodeView) -> Iterator[str]:
     ill = [f"GPU {gpu.index} is {gpu.health}" for gpu in found.gpus if gpu.health != "healthy"]
     if ill or found.unreadable:
         ill += [f"GPU {gpu.index} cannot be read" for gpu in found.unreadable]
-        yield f"node {wish.node}: {', '.join(ill)}, and the others would be measured alone; mend it, or exclude it"
+        yield f"node {wish.node}: {', '.join(ill)}, so only the others could be measured; repair it, or exclude it"
     models = sorted({gpu.model for gpu in found.gpus})
     if len(models) > 1:
         yield (
-            f"node {wish.node} has GPUs of several models ({', '.join(models)}), whose figures say nothing together; "
-            "exclude all but one model by gpu_plugins_excluded_gpus"
+            f"node {wish.node} has GPUs of several models ({', '.join(models)}), which cannot be measured together;"
+            " exclude all but one model by gpu_plugins_excluded_gpus"
         )
 
 
@@ -139,8 +145,8 @@ def _busy(wish: Wish, seen: Seen) -> Iterator[str]:
     if busy:
         more = f" and {len(busy) - 3} more" if len(busy) > 3 else ""
         yield (
-            f"node {wish.node}: {', '.join(busy[:3])}{more} hold GPUs of it and would falsify each figure; wait for "
-            "them, or move them elsewhere"
+            f"node {wish.node}: {', '.join(busy[:3])}{more} use its GPUs and would falsify the results; wait for"
+            " these pods, or move them elsewhere"
         )
 
 
@@ -177,13 +183,15 @@ def _of_resource(
         if str(labels.get(f"{resource}.replicas", "1")) not in ("0", "1"):
             left_out.append(f"{resource}: {_SHARED_IN_TIME}")
         elif share is None:
-            left_out.append(f"{resource}: its name tells no number of slices")
+            left_out.append(f"{resource}: its name does not contain a number of slices")
         else:
             yield Row(MIG, 1, amount, share, {resource: 1}, as_mig.group(1).replace(".me", "+me"))
         return
     replicas, rest = divmod(amount, gpus)
     if rest:
-        left_out.append(f"{resource}: {amount} for {gpus} GPUs are not as many for each; offer all GPUs alike")
+        left_out.append(
+            f"{resource}: {amount} for {gpus} GPUs are not the same number for each; offer all GPUs in the same way"
+        )
     elif replicas == 1:
         yield Row(WHOLE, 1, gpus, Fraction(1), {resource: 1})
     else:

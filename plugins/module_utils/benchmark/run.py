@@ -94,19 +94,19 @@ class Run:
             found = jobs.progress(job, pods, row.pods)
             foreign = rows.others(seen.pods, self._name)
             if foreign:
-                return jobs.Measured(True, problem=f"{', '.join(foreign[:3])} came and held GPUs of the node as well")
+                return jobs.Measured(True, problem=f"{', '.join(foreign[:3])} started and also used GPUs of the node")
             if job is None:
-                return jobs.Measured(True, problem=f"somebody deleted its Job {self._place.namespace}/{self._name}")
+                return jobs.Measured(True, problem=f"its Job {self._place.namespace}/{self._name} was deleted")
             if found.started and not uneven:
                 names = [str(metadata_of(pod).get("name")) for pod in pods]
                 uneven = rows.spread(seen.node, row, names)
             if found.over or found.problem:
                 return self._ended(found, pods, uneven)
             if not found.started and now - began > self._wish.start_timeout:
-                why = f"not all of its pods ran within {self._wish.start_timeout} s: {found.waits or 'nobody says why'}"
+                why = f"not all of its pods ran within {self._wish.start_timeout} s: {found.waits or 'unknown reason'}"
                 return jobs.Measured(True, problem=why)
             if now - began > self._wish.timeout:
-                why = f"not all of its pods ended within {self._wish.timeout} s; give them less to do, or more time"
+                why = f"not all of its pods ended within {self._wish.timeout} s; give them less work, or more time"
                 return jobs.Measured(True, problem=why)
             time.sleep(_POLL_SECONDS)
 

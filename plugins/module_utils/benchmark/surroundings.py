@@ -25,7 +25,7 @@ def look(client: K8SClient, node: str) -> rows.Seen:
     except ApiServerError as error:
         if error.status != NOT_FOUND:
             raise
-        raise ApiServerError(f"there is no node {node}; see kubectl get nodes", NOT_FOUND) from None
+        raise ApiServerError(f"node {node} does not exist; see kubectl get nodes", NOT_FOUND) from None
     with explained():
         pods = list(objects(client, "Pod", problems=[], field_selector=f"spec.nodeName={node}"))
     return rows.Seen(found, tuple(pods), jobs.job_name(node))
@@ -37,12 +37,12 @@ def place(client: K8SClient, params: Mapping[str, Any], seen: rows.Seen) -> jobs
     namespace = params["namespace"].strip() or params["plugins_namespace"]
     if not params["image"].strip() and not plugin.image:
         raise Refused(
-            f"node {params['node']}: no plugin of ours runs there in {params['plugins_namespace']}, whose image would "
-            "be run; say where plugins run, or name an image"
+            f"node {params['node']}: no device plugin runs there in {params['plugins_namespace']}, so its image is"
+            " not known; set plugins_namespace, or name an image"
         )
-    exists(client, "Namespace", "v1", namespace, "name one that is there")
+    exists(client, "Namespace", "v1", namespace, "name an existing one")
     if params["runtime_class"]:
-        remedy = "name one that is there, or an empty one where the default runtime brings the driver"
+        remedy = "name an existing one, or an empty one if the default runtime mounts the driver"
         exists(client, "RuntimeClass", "node.k8s.io/v1", params["runtime_class"], remedy)
     secrets, chosen = tuple(params["image_pull_secrets"]), scheduler(client)
     if params["image"].strip():
@@ -62,7 +62,7 @@ def exists(client: K8SClient, kind: str, api_version: str, name: str, remedy: st
     with explained():
         found = [metadata_of(each).get("name") for each in objects(client, kind, api_version, problems=[])]
     if name not in found:
-        raise Refused(f"there is no {kind} {name}; {remedy}")
+        raise Refused(f"{kind} {name} does not exist; {remedy}")
 
 
 def scheduler(client: K8SClient) -> str:

@@ -56,13 +56,13 @@ class Wish:
 
 def refusals(wish: Wish) -> List[str]:
     """Return what makes no sense whatever the node is, a sentence each: what, why, and what to do."""
-    found = [] if wish.node else ["node is empty; name the node whose GPUs are to be measured"]
+    found = [] if wish.node else ["node is empty; name the node whose GPUs to measure"]
     if wish.sharers is not None:
         odd = [number for number in wish.sharers if not 1 <= number <= _MOST_SHARERS]
         if odd:
             found.append(f"sharers has {odd[0]}; give numbers of pods on a GPU, from 1 to {_MOST_SHARERS}")
         elif not wish.sharers:
-            found.append("sharers is an empty list, so there is nothing to run; name some, or leave it out")
+            found.append("sharers is an empty list, so nothing would run; add numbers, or leave it out")
     for name, value, most in (
         ("repeats", wish.repeats, _MOST_REPEATS),
         ("launches", wish.work, _MOST_LAUNCHES),

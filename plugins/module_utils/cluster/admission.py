@@ -43,8 +43,8 @@ def _findings(answers: Sequence[Mapping[str, Any]], expected: Sequence[str]) -> 
         yield Finding(
             "unknown",
             "admission",
-            "This cluster serves no ValidatingAdmissionPolicies, which came with Kubernetes 1.30, so it lacks these: "
-            f"{', '.join(expected)}. Accounts of the daemons may do all that their roles allow.",
+            "This cluster is older than Kubernetes 1.30 and serves no ValidatingAdmissionPolicies, so it lacks "
+            f"{', '.join(expected)}. Only RBAC limits the accounts of the daemons.",
             "Upgrade Kubernetes, then run site.yml.",
         )
         return
@@ -56,13 +56,11 @@ def _findings(answers: Sequence[Mapping[str, Any]], expected: Sequence[str]) -> 
     missing = [name for name in expected if name not in policies]
     if missing:
         yield Finding(
-            "unstable", "admission", f"Not in the cluster: ValidatingAdmissionPolicy {', '.join(missing)}.", _SITE
+            "unstable", "admission", f"The cluster lacks ValidatingAdmissionPolicy {', '.join(missing)}.", _SITE
         )
     idle = [name for name in expected if name in policies and name not in bound]
     if idle:
-        yield Finding(
-            "unstable", "admission", f"No binding has the API server deny by policy {', '.join(idle)}.", _SITE
-        )
+        yield Finding("unstable", "admission", f"No binding enforces policy {', '.join(idle)}.", _SITE)
     for name in expected:
         yield from _of_type_checking(name, policies.get(name) or {})
 

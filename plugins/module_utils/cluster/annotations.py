@@ -78,8 +78,8 @@ def node_told(node: object) -> NodeTold:
             taint = _taint(annotations[TAINT])
         except ValueError as error:
             problems.append(
-                f"node {name}: annotation {TAINT} cannot be read: {error}; which taint is ours is not known. Remove "
-                f"that taint yourself, and run kubectl annotate node {name} {TAINT}-"
+                f"node {name}: annotation {TAINT} cannot be read: {error}; so the role does not know which taint it"
+                f" added. Remove this taint yourself, and run kubectl annotate node {name} {TAINT}-"
             )
     return NodeTold(healthy, driver, taint, read_owned_labels(annotations.get(LABELS)), problems)
 
@@ -98,8 +98,8 @@ def before(found: object) -> Before:
     except ValueError as error:
         what = f"{mapping(found).get('kind')} {metadata.get('namespace', '')}/{metadata.get('name')}"
         return Before(
-            problem=f"{what}: annotation {BEFORE} cannot be read: {error}; what the object was before the rollout is "
-            "not known. Run site.yml with the settings of before, which applies it anew"
+            problem=f"{what}: annotation {BEFORE} cannot be read: {error}; so the object before the rollout"
+            " is not known. Run site.yml with the previous settings, which applies the object again"
         )
     return Before(True, was, image, template)
 
@@ -129,7 +129,7 @@ def _workload(was: Mapping[str, Any], found: Mapping[str, Any]) -> "tuple[str, s
     then, now = metadata_of(was), metadata_of(found)
     same = was.get("kind", found.get("kind")) == found.get("kind")
     if not same or any(then.get(key, now.get(key)) != now.get(key) for key in ("name", "namespace")):
-        raise ValueError("it is of another object")
+        raise ValueError("it belongs to another object")
     template = mapping(mapping(was.get("spec")).get("template"))
     containers = mapping(template.get("spec")).get("containers")
     image = mapping(containers[0]).get("image") if isinstance(containers, list) and containers else ""

@@ -55,7 +55,7 @@ def explained() -> Iterator[None]:
     except _EXPECTED as error:
         status, body = getattr(error, "status", None), getattr(error, "body", None)
         if status is None:
-            raise ApiServerError(f"the API server was not reached: {error}") from error
+            raise ApiServerError(f"the API server did not answer: {error}") from error
         text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
         raise ApiServerError(f"the API server refused with status {status}: {text.strip()}", int(status)) from error
 
@@ -78,7 +78,7 @@ def one(
         raise
     except ODD as error:
         where = f"--namespace {namespace} " if namespace else ""
-        remedy = f"see kubectl {where}get {kind.lower()} {name} --output=yaml, and mend it"
+        remedy = f"see kubectl {where}get {kind.lower()} {name} --output=yaml, and correct it"
         full = f"{namespace}/{name}" if namespace else name
         raise ApiServerError(f"{kind.lower()} {full} {unreadable(error)}; {remedy}") from error
 
@@ -105,7 +105,7 @@ def objects(
             raise ApiJsonError(f"{kind}s {unreadable(error)}") from error
         items, metadata = page.get("items") or [], page.get("metadata") or {}
         if not isinstance(items, list) or not isinstance(metadata, dict):
-            raise ApiJsonError(f"a list of {kind}s that is none")
+            raise ApiJsonError(f"a list of {kind}s that is not a list")
         yield from map(read, items) if problems is None else of_each(kind.lower(), read, items, problems)
         following = metadata.get("continue")
         if not following:

@@ -40,7 +40,7 @@ def kubelet_settings(text: str) -> KubeletSettings:
     def setting(name: str, default: str) -> str:
         value = config.get(name) or default
         if not isinstance(value, str):
-            raise ValueError(f"{name} is no text")
+            raise ValueError(f"{name} is not text")
         return value
 
     return KubeletSettings(

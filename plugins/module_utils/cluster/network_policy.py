@@ -131,7 +131,7 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
         yield Finding(
             "unstable",
             "network",
-            f"Not in the cluster: NetworkPolicy {', '.join(missing)}.",
+            f"The cluster lacks NetworkPolicy {', '.join(missing)}.",
             "Run site.yml with --tags gpu_plugins,scheduler.",
         )
     differing = [
@@ -141,7 +141,7 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
         yield Finding(
             "unstable",
             "network",
-            f"Not as the inventory and the addresses of the nodes have it: NetworkPolicy {', '.join(differing)}.",
+            f"NetworkPolicy {', '.join(differing)} differs from the inventory or the addresses of the nodes.",
             "Run site.yml with --tags gpu_plugins.",
         )
     left = [_path(plan.unwanted) for plan in plans if plan.unwanted]
@@ -149,7 +149,7 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
         yield Finding(
             "unstable",
             "network",
-            f"Not wanted any more, and still there: NetworkPolicy {', '.join(left)}.",
+            f"NetworkPolicy {', '.join(left)} is no longer needed, but still exists.",
             "Run site.yml with --tags gpu_plugins.",
         )
     blind = [name for name, plan in wanted.items() if plan.blind]
@@ -157,8 +157,8 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
         yield Finding(
             "unstable",
             "network",
-            f"Cilium takes no node for an ipBlock, so NetworkPolicy {', '.join(blind)} may keep the API server, "
-            "through which inspect.yml, report.yml and diagnose.yml ask for metrics, from the pods.",
+            f"Cilium does not match nodes by ipBlock, so NetworkPolicy {', '.join(blind)} may block the API server,"
+            " through which inspect.yml, report.yml and diagnose.yml ask for metrics, from the pods.",
             "Set policy-cidr-match-mode=nodes in Cilium, or add a CiliumNetworkPolicy that admits kube-apiserver.",
         )
 
@@ -179,7 +179,7 @@ def _plan(server: Server, cluster: Cluster) -> Plan:
         rule["from"] = [*map(dict, server.peers), *_api_server(cluster)]
         says = f"{server.name} admits those of {server.variable} and the API server to port {ports}."
     else:
-        says = f"{server.name} admits everybody to port {ports}, as {server.variable} names nobody."
+        says = f"{server.name} admits all sources to port {ports}, because {server.variable} is empty."
     policy = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -275,17 +275,17 @@ def _of_peers(peers: object) -> Iterator[str]:
 
 def _of_peer(name: str, peer: object) -> Iterator[str]:
     if not isinstance(peer, Mapping) or not peer or set(peer) - {"podSelector", "namespaceSelector", "ipBlock"}:
-        yield f"{name} is {peer!r}, and has to have podSelector, namespaceSelector or ipBlock, and nothing else"
+        yield f"{name} is {peer!r}; it must have only podSelector, namespaceSelector, or ipBlock"
         return
     unlike = [key for key, value in peer.items() if not isinstance(value, Mapping)]
     if unlike:
-        yield f"{unlike[0]} of {name} is {peer[unlike[0]]!r}, and has to be a mapping"
+        yield f"{unlike[0]} of {name} is {peer[unlike[0]]!r}; it must be a mapping"
     elif "ipBlock" in peer and len(peer) > 1:
         yield f"{name} has ipBlock beside a selector; make two peers of it"
     elif "ipBlock" in peer:
         for text in [peer["ipBlock"].get("cidr"), *(peer["ipBlock"].get("except") or ())]:
             if not _is_network(text):
-                yield f"{text!r} in ipBlock of {name} is no network, as 10.0.0.0/8 is"
+                yield f"{text!r} in ipBlock of {name} is not a network such as 10.0.0.0/8"
 
 
 def _is_network(text: object) -> bool:

@@ -79,7 +79,7 @@ def problems(definitions: Sequence[Definition], state: str) -> List[str]:
     for definition in definitions:
         wrong = _naming(definition) + (_content(definition) if state == "present" else [])
         if definition.key in keys and definition.name not in names and state == "present":
-            wrong.append(f"a definition before {definition.name} is of it already; a form would ask for it twice")
+            wrong.append(f"a definition before {definition.name} already defines it, so a form would ask for it twice")
         keys.add(definition.key)
         if definition.name in names:
             other = names[definition.name]
@@ -126,7 +126,7 @@ def definitions_of(items: Iterable[object]) -> Tuple[List[Definition], Dict[str,
         try:
             found.append(readable(item))
         except ODD as error:
-            see = f"see kubectl --namespace {NAMESPACE} get configmap --output=yaml, and mend or remove it"
+            see = f"see kubectl --namespace {NAMESPACE} get configmap --output=yaml, and correct or remove it"
             wrong.setdefault(named(item), []).append(f"{unreadable(error)}; {see}")
     found.sort(key=lambda item: str(item["metadata"]["name"]))
     for item in found:
@@ -227,9 +227,9 @@ def _naming(definition: Definition) -> List[str]:
     found = []
     match = _KEY.fullmatch(definition.key)
     if match is None or len(match["prefix"]) > _PREFIX_LIMIT:
-        found.append("key is no name of an extended resource, such as nvidia.com/gpu")
+        found.append("key is not the name of an extended resource such as nvidia.com/gpu")
     elif match["prefix"].endswith("kubernetes.io"):
-        found.append("key is of Kubernetes itself; an extended resource has a domain of its own")
+        found.append("key belongs to Kubernetes; an extended resource needs its own domain")
     if not _dashed(definition.custom_name):
         found.append("custom_name has no letter and no digit")
     elif len(definition.name) > _NAME_LIMIT or not _NAME.fullmatch(definition.name):
@@ -240,24 +240,28 @@ def _naming(definition: Definition) -> List[str]:
 def _content(definition: Definition) -> List[str]:
     found = []
     if definition.key.startswith(_QUOTA_PREFIX):
-        found.append(f"key begins with {_QUOTA_PREFIX}, as names in quotas do; Kubernetes takes no such resource")
+        found.append(
+            f"key begins with {_QUOTA_PREFIX}, like names in quotas; Kubernetes does not accept such a resource"
+        )
     if not _GROUP.fullmatch(definition.group):
-        found.append("group is to be 1 to 63 letters, digits, '-', '_' or '.', as a label's value is")
+        found.append("group must be a label's value: 1 to 63 letters, digits, '-', '_', or '.'")
     if not _TYPE_NAME.fullmatch(definition.data_type):
-        found.append(f"data_type is to be a word such as {INTEGER}")
+        found.append(f"data_type must be a word such as {INTEGER}")
     elif (
         definition.data_type == INTEGER and definition.default_value and not _WHOLE.fullmatch(definition.default_value)
     ):
-        found.append(f"default_value {definition.default_value!r} is no whole number, as data_type {INTEGER} wants it")
+        found.append(
+            f"default_value {definition.default_value!r} is not a whole number, which data_type {INTEGER} needs"
+        )
     for option, value, known in (
         ("limits", definition.limits, LIMITS),
         ("requests", definition.requests, REQUESTS),
     ):
         if value not in known:
-            found.append(f"{option} is to be one of {', '.join(known)}")
+            found.append(f"{option} must be one of {', '.join(known)}")
     if definition.requests in ("required", "fromLimits") and definition.limits == "disabled":
         found.append(
-            f"requests is {definition.requests} and limits is disabled, and Kubernetes takes no request of it without "
-            "a limit; set limits to required or optional"
+            f"requests is {definition.requests} and limits is disabled, but Kubernetes does not accept a request"
+            " without a limit; set limits to required or optional"
         )
     return found

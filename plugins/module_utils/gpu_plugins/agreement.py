@@ -50,7 +50,7 @@ def disagreements(
         if other != host and _cluster(there) == _cluster(here):
             for name in _differing(here, there, names, defaults):
                 differing.setdefault(name, []).append(other)
-    return [f"{name} of {_named(others)} is not that of {host}" for name, others in differing.items()]
+    return [f"{name} of {_named(others)} differs from that of {host}" for name, others in differing.items()]
 
 
 def _cluster(host: Mapping[str, Any]) -> Tuple[str, ...]:

@@ -54,7 +54,7 @@ def evacuation(seen: Seen) -> Evacuation:
     if seen.node["switching"]:
         purpose = f"becomes {seen.options['gpu_plugins_mode']}"
     elif seen.node["mig_cutting"]:
-        purpose = f"has its GPUs cut by the MIG configuration {mig_config}"
+        purpose = f"gets the MIG configuration {mig_config}"
     else:
         purpose = reason or seen.emptying
     found = holders(resources(seen.pods))
@@ -76,20 +76,20 @@ def _refusals(seen: Seen, purpose: str, found: Sequence[Pod], drain: bool, force
         words = f"serves mode {serves}" if serves in seen.modes else "is served by another plugin"
         yield Refusal(
             "pods_hold_gpus",
-            f"Node {node} {words} and these pods hold its GPUs: {_names(found)}; remove them before the node "
-            f"{purpose}, or set gpu_plugins_drain=true to have them evicted.",
+            f"Node {node} {words} and these pods hold its GPUs: {_names(found)}; remove them before the node"
+            f" {purpose}, or set gpu_plugins_drain=true to evict them.",
         )
     if returning and drain:
         yield Refusal(
             "pods_return",
-            f"Evicting does not free the GPUs of node {node}: these pods are of a DaemonSet or static and would come "
-            f"back: {_names(returning)}; keep them off the node, by its labels for instance, before it {purpose}.",
+            f"Evicting does not free the GPUs of node {node}: these pods belong to a DaemonSet or are static, and"
+            f" would return: {_names(returning)}; keep them off the node, for example by labels, before it {purpose}.",
         )
     if bare and drain and not force:
         yield Refusal(
             "pods_bare",
-            f"Nothing would make these pods on node {node} anew if they were evicted: {_names(bare)}; remove them "
-            f"before the node {purpose}, or set gpu_plugins_drain_force=true.",
+            f"These pods on node {node} have no controller that would create them again: {_names(bare)}; remove them"
+            f" before the node {purpose}, or set gpu_plugins_drain_force=true.",
         )
 
 

@@ -112,15 +112,15 @@ def _gpus(seen: Seen) -> Iterator[Finding]:
             "blocked",
             "driver",
             f"{seen.nvml['reason']}.",
-            "Run site.yml with --tags driver, and see dmesg on the host.",
+            "Run site.yml with --tags driver, and read dmesg on the host.",
         )
     elif not gpus:
-        remedy = "See lspci and dmesg on the host, or take it out of the group gpu_nodes."
+        remedy = "Check lspci and dmesg on the host, or remove the host from the group gpu_nodes."
         yield Finding("blocked", "driver", "The driver lists no GPU.", remedy)
     sick = [f"GPU {gpu['index']}: {gpu['reason']}" for gpu in gpus if gpu["health"] != "healthy"]
     if sick:
-        remedy = "Reset or replace the GPU; the plugin withholds it meanwhile."
-        yield Finding("unstable", "health", f"Not healthy: {'; '.join(sick)}.", remedy)
+        remedy = "Reset or replace the GPU. Until then, the plugin does not offer it."
+        yield Finding("unstable", "health", f"Unhealthy GPUs: {'; '.join(sick)}.", remedy)
 
 
 def _versions(seen: Seen) -> Iterator[Finding]:
@@ -152,26 +152,25 @@ def _cordon(seen: Seen) -> Finding:
     found = f"The node is cordoned{' by us' if ours else ''}{f', to become {left_for}' if left_for else ''}."
     if left_for:
         remedy = (
-            f"Run switch_mode.yml with gpu_mode={left_for} again, which takes up where it stopped, or site.yml, which "
-            f"brings the node to {seen.options['gpu_plugins_mode']}."
+            f"To continue, run switch_mode.yml with gpu_mode={left_for} again. Or run site.yml, which returns the"
+            f" node to {seen.options['gpu_plugins_mode']}."
         )
     elif ours:
         remedy = (
-            "Run the playbook again that stopped there (upgrade_driver.yml, migrate.yml or site.yml), which takes it "
-            "up."
+            "To continue, run the playbook that stopped there again (upgrade_driver.yml, migrate.yml, or site.yml)."
         )
     else:
-        remedy = f"Run kubectl uncordon {seen.name} once it may have pods."
+        remedy = f"When the node may have pods again, run kubectl uncordon {seen.name}."
     return Finding("unstable", "node", found, remedy)
 
 
 def _serving(seen: Seen) -> Iterator[Finding]:
     serves, target = seen.node["serves"], seen.node["target"]
     if seen.node["object"] and serves != target:
-        found = f"The node serves {serves or 'no mode'} and is to serve {target}."
+        found = f"The node serves {serves or 'no mode'}, but should serve {target}."
         if seen.node["cgpu_cleared"]:
             remedy = (
-                f"Somebody has cleared its label cgpu. Run kubectl label node {seen.name} --overwrite cgpu=true, or "
+                f"The label cgpu of the node was cleared. Run kubectl label node {seen.name} --overwrite cgpu=true, or "
                 "set gpu_mode to pgpu: site.yml sets the label again."
             )
             yield Finding("unstable", "mode", found, remedy)
@@ -187,7 +186,7 @@ def _shares(seen: Seen, unlimited: Sequence[str]) -> Iterator[Finding]:
         remedy = "" if seen.accounts_plan["waits"] else "Run site.yml with --tags gpu_plugins."
         yield Finding("unstable", "accounts", str(seen.accounts.get("says", "")), remedy)
     if seen.node["target"] != "pgpu" and unlimited:
-        found = f"Shares have {', '.join(unlimited)} of the driver. Their memory and GPU time count for no share."
+        found = f"Shares have {', '.join(unlimited)} of the driver. Nothing limits their memory and GPU time."
         remedy = "Remove them from gpu_plugins_share_capabilities, and give programs that need them whole GPUs."
         yield Finding("unstable", "capabilities", found, remedy)
 
@@ -197,9 +196,9 @@ def _cluster(seen: ClusterSeen, found: Sequence[Quota], options: Mapping[str, An
         yield Finding(
             "unstable",
             "rollout",
-            f"Under way or stopped: {', '.join(each['says'] for each in seen.unfinished)}.",
-            "Unless one runs, run rollout.yml again: with the same image and settings it goes on, with those of before "
-            "it goes back.",
+            f"Running or interrupted: {', '.join(each['says'] for each in seen.unfinished)}.",
+            "If no rollout runs, run rollout.yml again. With the same image and settings, it continues. With the"
+            " previous ones, it rolls back.",
         )
     spent = [f"{quota.namespace}: {quota.resource}" for quota in found if quota.spent]
     if spent:
@@ -207,7 +206,7 @@ def _cluster(seen: ClusterSeen, found: Sequence[Quota], options: Mapping[str, An
         yield Finding("unstable", "quota", f"Used up: {', '.join(spent)}.", remedy)
     differing = seen.definitions_planned.get("written")
     if differing:
-        words = f"Not as gpu_plugins_cf_crl_definitions has it: {', '.join(differing)}."
+        words = f"Definitions differ from gpu_plugins_cf_crl_definitions: {', '.join(differing)}."
         yield Finding("blocked", "cf-crl", words, "Run site.yml with --tags gpu_plugins.")
     problems: Mapping[str, Sequence[str]] = mapping(seen.definitions_found.get("problems"))
     if problems:
@@ -228,8 +227,8 @@ def _node_words(seen: Seen) -> Dict[str, str]:
     programs = [str(program["name"]) for program in seen.options["gpu_plugins_cuda_programs"]]
     return {
         "driver": f"{seen.nvml.get('driver_version') or ''}, CUDA {seen.nvml.get('cuda_version') or ''}",
-        "versions": f"{_found_versions(seen).words() or 'None could be read'}.",
-        "health": f"All {len(gpus)} GPUs are healthy.{f' Left alone: GPU {left_alone}.' if left_alone else ''}",
+        "versions": f"{_found_versions(seen).words() or 'No GPU could be read'}.",
+        "health": f"All {len(gpus)} GPUs are healthy.{f' Excluded: GPU {left_alone}.' if left_alone else ''}",
         "node": "The node is ready.",
         "mode": seen.node["serves"],
         "offer": ", ".join(offered) or "Nothing.",

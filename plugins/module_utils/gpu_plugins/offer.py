@@ -127,8 +127,8 @@ def _outdated(told: str, driver: str) -> str:
     """``told`` is the driver that the plugin reports; empty where it reports none."""
     if told in ("", driver):
         return ""
-    remedy = "Delete the plugin's pod: a new one reads the driver."
-    return f"Its plugin reports driver {told}, and the host has {driver or 'none'}. {remedy}"
+    remedy = "Delete the plugin's pod. The new pod reads the driver again."
+    return f"The plugin reports driver {told}, but the host has {driver or 'none'}. {remedy}"
 
 
 def _expected(

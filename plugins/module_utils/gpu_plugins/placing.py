@@ -53,7 +53,7 @@ def topology(seen: PlacingSeen, gpus: Sequence[Mapping[str, Any]]) -> Finding:
         return Finding(
             "ok",
             "topology",
-            f"Kubelet's topologyManagerPolicy is none: it heeds no NUMA node that the plugin names.{where} "
+            f"Kubelet's topologyManagerPolicy is none: kubelet ignores the NUMA nodes that the plugin reports.{where} "
             "docs/how-to/align-numa.md says how to set it.",
         )
     scope, processors = settings["topology_manager_scope"], settings["cpu_manager_policy"]
@@ -65,7 +65,7 @@ def runtime_class(seen: PlacingSeen) -> Finding:
     """Return whether pods with whole GPUs need a runtime class, and which of them have none and find no driver."""
     default = str(seen.runtime.get("default_runtime") or "")
     if seen.by_cdi:
-        return Finding("ok", "runtime class", "GPUs come by CDI: pods need no runtime class.")
+        return Finding("ok", "runtime class", "Containers get GPUs by CDI. Pods need no runtime class.")
     if default == seen.runtime_class or default.startswith("nvidia"):
         return Finding("ok", "runtime class", f"Runtime {default} is the default: pods need no runtime class.")
     without = _without_class(seen)
@@ -77,7 +77,8 @@ def runtime_class(seen: PlacingSeen) -> Finding:
             "runtime class",
             f"Pods hold GPUs and find no driver, {why} they name no runtime class: "
             f"{', '.join(without[:_SHOWN])}{more}.",
-            f"Set runtimeClassName: {seen.runtime_class} in them, or container_runtime_default=true for the node.",
+            f"Set runtimeClassName: {seen.runtime_class} in these pods, or container_runtime_default=true for the"
+            " node.",
         )
     known = f"the default runtime is {default}" if default else "NVIDIA's runtime is not known to be the default"
     return Finding(

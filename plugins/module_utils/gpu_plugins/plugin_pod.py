@@ -109,12 +109,12 @@ def _is_stuck(status: Mapping[str, Any], attempts: int) -> bool:
 def _says(pod: Mapping[str, Any], seen: Seen) -> str:
     if not pod:
         return (
-            f"No pod of DaemonSet {seen.namespace}/{seen.daemonset} is on the node; kubectl describe says why: a taint "
-            "that gpu_plugins_tolerations lacks, or a refused pod."
+            f"No pod of DaemonSet {seen.namespace}/{seen.daemonset} is on the node. kubectl describe shows why, for"
+            " example a taint that gpu_plugins_tolerations lacks, or a refused pod."
         )
     status, waits = mapping(pod.get("status")), _waits(_status(pod))
     words = (waits.get("reason") or status.get("phase"), waits.get("message") or status.get("message"))
     lines: List[str] = [str(text) for text in seen.log.get("log_lines") or () if text]
-    last = f". It said last: {' | '.join(lines)}" if lines else "."
+    last = f". Its last messages: {' | '.join(lines)}" if lines else "."
     name = f"{seen.namespace}/{metadata_of(pod)['name']}"
     return f"Its plugin is pod {name}: {': '.join(str(word) for word in words if word)}{last}"

@@ -104,8 +104,8 @@ def _values(seen: Seen) -> Iterator[Refusal]:
     if texts:
         yield Refusal(
             "text_for_list",
-            f"Text where a list is wanted: {', '.join(texts)}; write {texts[0]}: [first, second] in the inventory, or "
-            "give -e a list in JSON.",
+            f"These variables must be lists, but are text: {', '.join(texts)}; write {texts[0]}: [first, second] in"
+            " the inventory, or pass a list in JSON to -e.",
         )
     if seen.network["problems"]:
         yield Refusal("network_policy_peers", " ".join(seen.network["problems"]))
@@ -117,8 +117,8 @@ def _values(seen: Seen) -> Iterator[Refusal]:
         others = " or ".join(mode for mode in seen.modes if mode not in disabled)
         yield Refusal(
             "disabled_mode",
-            f"Node '{seen.name}' is to serve mode {target}, which gpu_plugins_{target}_enabled=false turned off; turn "
-            f"it on, or set gpu_mode to {others}.",
+            f"Node '{seen.name}' should serve mode {target}, but gpu_plugins_{target}_enabled is false; set it to"
+            f" true, or set gpu_mode to {others}.",
         )
     if not 1 <= _whole_number(options["gpu_plugins_metrics_interval"]) <= 300:
         yield Refusal(
@@ -136,8 +136,8 @@ def _values(seen: Seen) -> Iterator[Refusal]:
     if options["gpu_plugins_mig_config"] and options["gpu_plugins_mode"] != "pgpu":
         yield Refusal(
             "mig_config_mode",
-            f"gpu_plugins_mig_config={options['gpu_plugins_mig_config']} is for mode pgpu, and '{seen.host}' is to "
-            f"serve {options['gpu_plugins_mode']}; leave it empty there.",
+            f"gpu_plugins_mig_config={options['gpu_plugins_mig_config']} is only for mode pgpu, but '{seen.host}'"
+            f" should serve {options['gpu_plugins_mode']}; leave it empty there.",
         )
 
 
@@ -209,20 +209,21 @@ def _peers(seen: Seen) -> Iterator[Refusal]:
     if cluster["foreign"] and not cluster["migrated"]:
         yield Refusal(
             "other_plugin",
-            f"Another device plugin is in this cluster, DaemonSet {', '.join(cluster['foreign'])}; take its nodes over "
-            "with migrate.yml, remove it, or set gpu_plugins_takeover=true to serve its resources instead.",
+            f"Another device plugin is in this cluster, DaemonSet {', '.join(cluster['foreign'])}; take over its"
+            " nodes with migrate.yml, remove it, or set gpu_plugins_takeover=true to serve its resources instead.",
         )
     if cluster["foreign_classes"]:
         yield Refusal(
             "device_class",
-            f"DeviceClass {', '.join(cluster['foreign_classes'])} serves our resources by dynamic resource allocation; "
-            "take its extendedResourceName out, or set gpu_plugins_takeover=true to serve the resource here as well.",
+            f"DeviceClass {', '.join(cluster['foreign_classes'])} serves the same resources by dynamic resource"
+            " allocation; remove its extendedResourceName, or set gpu_plugins_takeover=true to serve the resource here"
+            " as well.",
         )
     if any(offered.values()) and not cluster["ours"] and not cluster["foreign"] and not cluster["migrated"]:
         devices = ", ".join(f"{amount} {resource}" for resource, amount in offered.items())
         yield Refusal(
             "offered_already",
-            f"Node '{seen.name}' offers {devices} already, from a plugin that is not ours; remove that plugin, or set "
+            f"Node '{seen.name}' already offers {devices} by another plugin; remove that plugin, or set "
             "gpu_plugins_takeover=true to serve the resource instead.",
         )
 
@@ -240,16 +241,16 @@ def _node(seen: Seen, extender_required: bool) -> Iterator[Refusal]:
     if taint is None:
         yield Refusal(
             "taint_malformed",
-            f"gpu_plugins_taint is {given!a}, which is no taint; set it to a text such as"
+            f"gpu_plugins_taint is {given!a}, which is not a taint; set it to text such as"
             " nvidia.com/gpu=present:NoSchedule, to a mapping with key, value and effect, or to {} for none.",
         )
     if not seen.taint["tolerated"]:
         key = (taint or {}).get("key", "")
         yield Refusal(
             "taint_not_tolerated",
-            f"gpu_plugins_taint has key {key}, which gpu_plugins_tolerations does not tolerate, and would keep our "
-            f"plugin off node '{seen.name}'; add {{key: {key}, operator: Exists}} to gpu_plugins_tolerations, of all "
-            "gpu_nodes.",
+            f"gpu_plugins_taint has key {key}, which gpu_plugins_tolerations does not tolerate, and would"
+            f" keep the device plugin off node '{seen.name}'; add {{key: {key}, operator: Exists}} to"
+            " gpu_plugins_tolerations, of all gpu_nodes.",
         )
     if seen.cluster["needs_extender"] and extender_required:
         yield Refusal(
@@ -265,11 +266,11 @@ def _node(seen: Seen, extender_required: bool) -> Iterator[Refusal]:
 def _warnings(seen: Seen, admission_enabled: bool, extender_required: bool) -> Iterator[str]:
     if admission_enabled and not seen.admission["served"] and seen.tells_of_cluster:
         yield (
-            "This cluster serves no ValidatingAdmissionPolicies, which came with Kubernetes 1.30: what a plugin's "
-            "account may do on other nodes, were its token stolen, is in docs/explanation/security-model.md."
+            "This cluster is older than Kubernetes 1.30 and serves no ValidatingAdmissionPolicies."
+            " docs/explanation/security-model.md describes what a stolen token of a plugin allows on other nodes."
         )
     if seen.cluster["needs_extender"] and not extender_required:
-        yield f"WARNING: {seen.cluster['no_extender']} gpu_plugins_extender_required=false says that this is wanted."
+        yield f"WARNING: {seen.cluster['no_extender']} The run continues, because gpu_plugins_extender_required=false."
     yield from (f"WARNING: {problem}" for problem in seen.node["problems"])
     found = mig_toolkit(seen.options, seen.node, seen.toolkit)
     yield from (f"WARNING: {each.found} {each.remedy}" for each in found)

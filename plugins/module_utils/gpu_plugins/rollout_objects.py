@@ -107,7 +107,7 @@ def _says(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str
     was, head = before(workload), metadata_of(workload)
     image = _image(workload)
     if was.noted and not was.object:
-        says = f"image {image}, not there before"
+        says = f"image {image}, new"
     else:
         says = f"image {image}" if was.image in ("", image) else f"from image {was.image} to {image}"
     old = _nodes_of_before(workload, pods)
@@ -115,7 +115,7 @@ def _says(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str
         says,
         was.problem,
         "held, OnDelete" if _is_held(workload) else "",
-        f"still as before on {', '.join(old)}" if old else "",
+        f"not yet changed on {', '.join(old)}" if old else "",
     )
     name = f"{workload.get('kind')} {head.get('namespace')}/{head.get('name')}"
     return f"{name} ({'; '.join(filter(None, words))})"

@@ -134,8 +134,8 @@ def _refusals(nodes: Sequence[str], planes: Sequence[str], asked: Asked) -> Iter
     left_out = sorted({*nodes, *planes, "localhost"} - set(asked.played))
     if asked.played and left_out:
         yield (
-            f"A rollout is of the whole cluster, and --limit leaves out {', '.join(left_out)}; "
-            "rollout_first says on how many nodes it begins."
+            f"A rollout needs the whole cluster, but --limit leaves out {', '.join(left_out)}; remove --limit, and"
+            " set rollout_first to the number of nodes to begin with."
         )
     for name, least in _LEAST.items():
         value = asked.numbers.get(name)
@@ -160,7 +160,7 @@ def _failure(seen: _Seen, first: Sequence[str], asked: Asked) -> str:
     nodes = {} if asked.check else {RENEWED: first, SERVES: list(seen.nodes)}
     due = {CHANGED: list(seen.extender), **nodes}.get(asked.step, [])
     lost = [name for name in due if asked.step not in {**seen.extender, **seen.nodes}[name]]
-    said = "could not be reached." if asked.step == CHANGED else "could not be looked at."
+    said = "could not be reached." if asked.step == CHANGED else "could not be read."
     return " ".join(f"{name} {said}" for name in lost)
 
 
@@ -177,10 +177,10 @@ def _message(seen: _Seen, failure: str, check: bool) -> str:
     if failure and check:
         return f"{failure} Nothing was changed."
     if failure:
-        well = f"but not all of it serves: {stays}" if stays else "and every node serves with it."
-        return f"{failure} The rollout was undone: what there was before is put back, {well}"
+        well = f"but not all nodes serve: {stays}" if stays else "and every node serves with it."
+        return f"{failure} The rollout was undone. The previous version is restored, {well}"
     if not seen.is_over():
-        return "The rollout did not come to its end, see what failed above. Run it again, which goes on there."
+        return "The rollout was interrupted by the failure above. Run it again to continue."
     if not changes:
-        return "The daemons are as they are to be already."
+        return "The daemons are up to date."
     return f"Would roll out {changes}" if check else f"Rolled out {changes}; every node serves as before."

@@ -106,9 +106,9 @@ def _harm_to_nodes(before: State, now: State) -> Iterator[str]:
         if node is None:
             continue
         if was.healthy is not None and node.healthy is not None and node.healthy < was.healthy:
-            yield f"Node {name} tells of {node.healthy} healthy GPUs, and told of {was.healthy}."
+            yield f"Node {name} reports {node.healthy} healthy GPUs, {was.healthy} before."
         if node.bad and not was.bad:
-            yield f"Node {name} says GpusHealthy=False: {node.bad}"
+            yield f"Node {name} has the condition GpusHealthy=False: {node.bad}"
 
 
 def _harm_to_pods(before: State, now: State, lost: int) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _harm_to_pods(before: State, now: State, lost: int) -> Iterator[str]:
         if was.holds and was.well and uid in now.pods and not now.pods[uid].well
     ]
     if len(failed) > lost:
-        yield f"Pods with GPUs that ran and do not any more: {', '.join(failed)}."
+        yield f"Pods with GPUs that no longer run: {', '.join(failed)}."
     for uid, pod in now.pods.items():
         if pod.ours and pod.restarts > (before.pods[uid].restarts if uid in before.pods else 0):
             yield f"Pod {pod.name} restarted."

@@ -127,14 +127,14 @@ def _free(seen: Seen) -> Dict[str, int]:
 
 def _obstacle(seen: Seen, short: Sequence[str]) -> "Row | None":
     if seen.check_mode:
-        return Row("unknown", "pod", "In check mode no pod is started.", code="check_mode")
+        return Row("unknown", "pod", "Check mode starts no pod.", code="check_mode")
     if seen.serves != seen.mode or not seen.daemonsets:
         said = f"The node does not serve mode {seen.mode}, so no pod was started."
         return Row("unknown", "pod", said, code="not_served")
     if mapping(seen.node.get("spec")).get("unschedulable"):
         return Row("unknown", "pod", "The node is cordoned, so no pod was started.", code="cordoned")
     if short:
-        said = f"The node is full, of {', '.join(short)} too little is left, so no pod was started."
+        said = f"The node is full: too little {', '.join(short)} is left, so no pod was started."
         return Row("unknown", "pod", said, code="full")
     return None
 
@@ -154,7 +154,7 @@ def _outcome(seen: Seen, asks: Mapping[str, int], phase: str, waits: str) -> Row
     wanted = ", ".join(f"{amount} {name}" for name, amount in asks.items())
     remedy = "; ".join(dict.fromkeys(check["remedy"] for check in failed))
     found = f"A pod with {wanted} is {phase or 'gone'}: {why}."
-    return Row("blocked", "pod", found, remedy or "See the node's plugin and kubelet.", "failed")
+    return Row("blocked", "pod", found, remedy or "Check the node's plugin and kubelet.", "failed")
 
 
 def _waits(pod: Mapping[str, Any]) -> str:

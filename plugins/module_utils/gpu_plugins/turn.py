@@ -45,11 +45,11 @@ def _switch_mode(seen: Seen) -> str:
         return f"Node {seen.name} does not serve yet; run site.yml."
     if seen.node["target"] != seen.mode:
         return (
-            f"Node {seen.name} was labelled cgpu=true by somebody else and serves that mode; clear the label first: "
+            f"Node {seen.name} has the label cgpu=true from elsewhere, and serves that mode; clear the label first: "
             f"kubectl label node {seen.name} cgpu-"
         )
     if daemonset not in seen.cluster["ours"]:
-        return f"There is no DaemonSet {daemonset} of ours for mode {seen.mode}; run site.yml first."
+        return f"The DaemonSet {daemonset} for mode {seen.mode} does not exist; run site.yml first."
     return ""
 
 
@@ -61,9 +61,9 @@ def _rollout(seen: Seen) -> str:
 
 def _first_site(seen: Seen, cutting: bool) -> str:
     if seen.node["switching"]:
-        words = f"serves mode {seen.node['serves']} and is to become {seen.mode}"
+        words = f"serves mode {seen.node['serves']}, but should serve {seen.mode}"
     elif cutting:
-        words = f"is to be cut by the MIG configuration {seen.mig_config}"
+        words = f"should get the MIG configuration {seen.mig_config}"
     else:
         return ""
     return f"Node '{seen.name}' {words}; run site.yml first."

@@ -54,8 +54,8 @@ def cluster(looked: Mapping[str, Any]) -> Iterator[Finding]:
             "blocked",
             "API server",
             f"It did not answer: {_words({'msg': looked['message']})}",
-            f"kubectl {which} get nodes must work on the controller: mend the file, or name another "
-            "in gpu_plugins_kubeconfig",
+            f"kubectl {which} get nodes must work on the controller: correct the file, or set another in"
+            " gpu_plugins_kubeconfig",
         )
 
 
@@ -74,7 +74,7 @@ def host(name: str, variables: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("blocked", "host", f"Python does not run on it: {said}", remedy)
     elif root and root.get("rc") != 0:
         remedy = "add --ask-become-pass to the command, or let the user run sudo without a password"
-        yield Finding("blocked", "host", f"Nobody becomes root on it: {_words(root)}", remedy)
+        yield Finding("blocked", "host", f"The user cannot become root on it: {_words(root)}", remedy)
 
 
 def node(name: str, variables: Mapping[str, Any], nodes: List[Any]) -> Iterator[Finding]:
@@ -85,8 +85,8 @@ def node(name: str, variables: Mapping[str, Any], nodes: List[Any]) -> Iterator[
             "blocked",
             "node",
             f"The cluster has no node '{wanted}'.",
-            "kubeadm token create --print-join-command on a control plane prints what joins the host to the cluster; "
-            "where the node has another name, set gpu_plugins_node_name",
+            "kubeadm token create --print-join-command on a control plane prints the command that joins the host to"
+            " the cluster; if the node has another name, set gpu_plugins_node_name",
         )
 
 
@@ -96,7 +96,7 @@ def _image(inventory: Inventory, wheels: List[Any]) -> Iterator[Finding]:
         assemble = variables.get("kube_accel_image_assemble")
         remedy = "make image in a clone of the collection, and set kube_accel_image_assemble to the clone's .build"
         if not assemble and not variables.get("gpu_plugins_image"):
-            yield Finding("blocked", "image", "Nothing names an image of the daemons.", remedy)
+            yield Finding("blocked", "image", "No variable names an image of the daemons.", remedy)
         elif isinstance(assemble, str) and assemble and not wheels:
             said = f"kube_accel_image_assemble is '{line(assemble, _LONGEST)}', where 'make image' left nothing."
             yield Finding("blocked", "image", said, remedy)
@@ -110,7 +110,7 @@ def _lacks(entry: Mapping[str, Any]) -> bool:
 
 def _named(wanting: List[Mapping[str, Any]]) -> str:
     return ", ".join(
-        f"{entry['name']} is {entry['version']} and has to be {entry['wanted']}"
+        f"{entry['name']} is {entry['version']}, but must be {entry['wanted']}"
         if entry.get("version")
         else f"{entry['name']} is not installed"
         for entry in wanting

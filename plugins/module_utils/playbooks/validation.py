@@ -68,7 +68,7 @@ def report(inventory: Inventory, hosts: Sequence[str]) -> Report:
         if finding.verdict == "blocked":
             who, what = (where, finding.what) if where in known else (first, f"{finding.what} ({where})")
             blocked.setdefault(who, []).append(what)
-    words = {host: f"Blocked: {', '.join(what)}. See the table for what mends it." for host, what in blocked.items()}
+    words = {host: f"Blocked: {', '.join(what)}. The table shows how to fix it." for host, what in blocked.items()}
     return Report(rows, lines, _table(found), words)
 
 
@@ -80,12 +80,15 @@ def _around(
         lacks = list(readiness.controller(inventory, controller))
         yield from ((_CONTROLLER, finding) for finding in lacks)
         if not lacks:
-            yield _CONTROLLER, Finding("ok", "packages", "What is imported there is installed.")
+            yield _CONTROLLER, Finding("ok", "packages", "All packages that the playbooks import are installed.")
     if cluster:
         silent = list(readiness.cluster(cluster))
         yield from ((_CLUSTER, finding) for finding in silent)
         if not silent:
-            yield _CLUSTER, Finding("ok", "API server", f"It answers; {len(entries(cluster.get('nodes')))} nodes.")
+            yield (
+                _CLUSTER,
+                Finding("ok", "API server", f"It answers and has {len(entries(cluster.get('nodes')))} nodes."),
+            )
 
 
 def _findings(inventory: Inventory, host: str, cluster: Mapping[str, Any]) -> Iterator[Finding]:
@@ -116,7 +119,7 @@ def _unseen(inventory: Inventory, host: str, answers: bool) -> Iterator[Finding]
     looks = {CONTROL_PLANES: "validate_saw_scheduler", GPU_NODES: "validate_saw_node"}
     lost = any(host in inventory.members(group) and not variables.get(look) for group, look in looks.items())
     if lost and answers and not reasons:
-        yield Finding("blocked", "host", "It could not be looked at.", "See what failed above.")
+        yield Finding("blocked", "host", "It could not be checked.", "Read the failure above.")
 
 
 def _answers(cluster: Mapping[str, Any]) -> bool:

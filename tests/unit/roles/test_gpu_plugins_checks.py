@@ -155,11 +155,11 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
         ({"__gpu_plugins_picked": {"resources": []}}, "set gpu_plugins_node_name"),
         (
             {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}},
-            "DaemonSet kube-system/anything; take its nodes over with migrate.yml, remove it, or set gpu_plugins_take",
+            "DaemonSet kube-system/anything; take over its nodes with migrate.yml, remove it, or set gpu_plugins_take",
         ),
         ({"__gpu_plugins_daemonsets": {"resources": [OURS, OPERATOR]}}, "gpu-operator/nvidia-device-plugin-daemonset"),
         ({"__gpu_plugins_daemonsets": {"resources": [SAME_NAME]}}, "set gpu_plugins_takeover=true"),
-        ({"__gpu_plugins_picked": {"resources": [node(gpus="8")]}}, "offers 8 nvidia.com/gpu already"),
+        ({"__gpu_plugins_picked": {"resources": [node(gpus="8")]}}, "already offers 8 nvidia.com/gpu"),
         (
             {"__gpu_plugins_runtime_classes": {"resources": [{"metadata": {"name": "nvidia"}, "handler": "other"}]}},
             "set gpu_plugins_runtime_class",
@@ -184,7 +184,7 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
                     ]
                 },
             },
-            "anew if they were evicted: team/bare; remove them before the node becomes pgpu, or set",
+            "have no controller that would create them again: team/bare; remove them before the node becomes pgpu, or",
         ),
         (
             {
@@ -193,7 +193,7 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
                 "__gpu_plugins_picked": {"resources": [node("mps")]},
                 "__gpu_plugins_pods": {"resources": [pod("agent", {"nvidia.com/mps-core": "1"}, owner="DaemonSet")]},
             },
-            "of a DaemonSet or static and would come back: team/agent; keep them off the node",
+            "belong to a DaemonSet or are static, and would return: team/agent; keep them off the node",
         ),
         (
             {"gpu_mode": "mps", "gpus": GPUS, "__gpu_plugins_daemonsets": {"resources": [PLAIN]}},
@@ -201,9 +201,9 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
         ),
         (
             {"__gpu_plugins_device_classes": {"resources": [device_class("nvidia.com/gpu")]}},
-            "DeviceClass gpu.nvidia.com serves our resources by dynamic resource allocation",
+            "DeviceClass gpu.nvidia.com serves the same resources by dynamic resource allocation",
         ),
-        ({"gpu_mode": "mps", "gpu_plugins_mps_enabled": "false"}, "gpu_plugins_mps_enabled=false turned off"),
+        ({"gpu_mode": "mps", "gpu_plugins_mps_enabled": "false"}, "but gpu_plugins_mps_enabled is false"),
         (
             {"__gpu_plugins_picked": {"resources": [node() | {"status": {"nodeInfo": {"kubeletVersion": "v1.23.9"}}}]}},
             "Node 'node-1': Kubernetes is 1.23.9; 1.25 or newer is needed. Upgrade the control planes",
@@ -214,7 +214,7 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
         ),
         (
             {"gpu_plugins_cgpu_enabled": False, "__gpu_plugins_picked": {"resources": [node(cgpu="true")]}},
-            "to serve mode cgpu, which gpu_plugins_cgpu_enabled=false",
+            "should serve mode cgpu, but gpu_plugins_cgpu_enabled is false",
         ),
         (
             {
@@ -239,7 +239,7 @@ def test_a_taint_that_would_keep_the_plugin_off_is_refused(evaluate: Evaluate) -
 
 def test_a_text_that_is_no_taint_is_refused(evaluate: Evaluate) -> None:
     (found,) = problems(evaluate, gpu_plugins_taint="team=a")
-    assert "gpu_plugins_taint is 'team=a', which is no taint; set it to a text such as" in found
+    assert "gpu_plugins_taint is 'team=a', which is not a taint; set it to text such as" in found
 
 
 def test_a_taint_of_the_key_that_is_tolerated_by_default_is_put(evaluate: Evaluate) -> None:

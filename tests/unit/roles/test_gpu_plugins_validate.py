@@ -47,11 +47,11 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
     ("gpus", "node", "says"),
     [
         (GPUS | {"available": False, "reason": "it hangs", "gpus": []}, NODE, "blocked driver it hangs. Run site.yml"),
-        (GPUS | {"gpus": []}, NODE, "blocked driver The driver lists no GPU. See lspci"),
+        (GPUS | {"gpus": []}, NODE, "blocked driver The driver lists no GPU. Check lspci"),
         (
             GPUS | {"gpus": [GPU, GPU | {"index": 1, "health": "unhealthy", "reason": "GPU is lost"}]},
             NODE,
-            "unstable health Not healthy: GPU 1: GPU is lost. Reset or replace",
+            "unstable health Unhealthy GPUs: GPU 1: GPU is lost. Reset or replace",
         ),
         (
             GPUS,
@@ -77,23 +77,23 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
         (
             GPUS,
             changed(spec={"unschedulable": True}),
-            "unstable node The node is cordoned. Run kubectl uncordon node-1",
+            "unstable node The node is cordoned. When the node may have pods again, run kubectl uncordon node-1",
         ),
         (
             GPUS,
             changed(spec={"unschedulable": True}, metadata={"annotations": {"kube-accel.io/cordoned": "vgpu"}}),
-            "unstable node The node is cordoned by us, to become vgpu. Run switch_mode.yml with gpu_mode=vgpu again, "
-            "which takes up where it stopped, or site.yml, which brings the node to pgpu.",
+            "unstable node The node is cordoned by us, to become vgpu. To continue, run switch_mode.yml with gpu_mode="
+            "vgpu again. Or run site.yml, which returns the node to pgpu.",
         ),
         (
             GPUS,
             changed(spec={"unschedulable": True}, metadata={"annotations": {"kube-accel.io/cordoned": "pgpu"}}),
-            "unstable node The node is cordoned by us. Run the playbook again that stopped there (upgrade_driver.yml, ",
+            "unstable node The node is cordoned by us. To continue, run the playbook that stopped there again (upgrade",
         ),
         (
             GPUS,
             changed(metadata={"labels": {"nvidia-device-enable": "vgpu"}}),
-            "blocked mode The node serves vgpu and is to serve pgpu. Run site.yml",
+            "blocked mode The node serves vgpu, but should serve pgpu. Run site.yml",
         ),
         (
             GPUS,
@@ -139,7 +139,7 @@ def test_node_taken_from_cgpu_by_kubectl_is_reported(evaluate: Evaluate) -> None
     node = changed(metadata={"labels": labels}, status={"allocatable": {"nvidia.com/gpu": "1", "cpu": "8"}})
     (said,) = findings(evaluate, node=node, gpu_plugins_mode="cgpu")
     assert said == (
-        "unstable mode The node serves pgpu and is to serve cgpu. Somebody has cleared its label cgpu. "
+        "unstable mode The node serves pgpu, but should serve cgpu. The label cgpu of the node was cleared. "
         "Run kubectl label node node-1 --overwrite cgpu=true, or set gpu_mode to pgpu: site.yml sets the label again."
     )
     picked = {"__gpu_plugins_picked": {"resources": [node]}}
@@ -223,9 +223,9 @@ def test_a_rollout_that_was_stopped_has_a_row(evaluate: Evaluate) -> None:
     }
     said = cluster(evaluate, __gpu_plugins_workloads={"results": [{"resources": [held]}, {"resources": []}]})
     assert said == [
-        "unstable rollout Under way or stopped: DaemonSet kube-system/gpu-manager-daemonset "
-        "(image accel:1; held, OnDelete). Unless one runs, run rollout.yml again: with the same image and settings it "
-        "goes on, with those of before it goes back."
+        "unstable rollout Running or interrupted: DaemonSet kube-system/gpu-manager-daemonset "
+        "(image accel:1; held, OnDelete). If no rollout runs, run rollout.yml again. With the same image and settings, "
+        "it continues. With the previous ones, it rolls back."
     ]
 
 
@@ -234,13 +234,13 @@ def test_definitions_that_differ_or_are_wrong_are_told(evaluate: Evaluate) -> No
     planned = {"written": ["cf-crl-nvidia-gpu", "cf-crl-cgpu-gpu-mem"]}
     (missing,) = cluster(evaluate, gpu_plugins_cf_crl_enabled=True, __gpu_plugins_definitions_planned=planned)
     assert missing.startswith(
-        "blocked cf-crl Not as gpu_plugins_cf_crl_definitions has it: cf-crl-nvidia-gpu, cf-crl-cgpu"
+        "blocked cf-crl Definitions differ from gpu_plugins_cf_crl_definitions: cf-crl-nvidia-gpu, cf-crl-cgpu"
     )
-    wrong = {"problems": {"cf-crl-x": ["x: group is to be a word", "x: limits is wrong"]}}
+    wrong = {"problems": {"cf-crl-x": ["x: group must be a word", "x: limits is wrong"]}}
     for enabled, verdict in ((True, "blocked"), (False, "unstable")):
         (said,) = cluster(evaluate, gpu_plugins_cf_crl_enabled=enabled, __gpu_plugins_definitions_found=wrong)
         assert said == (
-            f"{verdict} cf-crl x: group is to be a word. x: limits is wrong. Correct or remove cf-crl-x in kube-public."
+            f"{verdict} cf-crl x: group must be a word. x: limits is wrong. Correct or remove cf-crl-x in kube-public."
         )
 
 
@@ -311,7 +311,7 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
         (
             ["video", "compute", "graphics"],
             "interposer",
-            "Shares have video, graphics of the driver. Their memory and GPU",
+            "Shares have video, graphics of the driver. Nothing limits their memory and GPU",
         ),
         (["all"], "interposer", "Shares have all of the driver."),
     ],

@@ -173,10 +173,10 @@ def test_validate_says_what_the_policies_do(evaluate: Evaluate) -> None:
     extender = [item for item in scheduler("proxied") if item["kind"] == "NetworkPolicy"]
     labels = {"app.kubernetes.io/component": "extender"}
     proxied = {"results": [{"resources": [{"kind": "Deployment", "metadata": {"labels": labels}}]}]}
-    assert said(__gpu_plugins_network=found()) == ["Not in the cluster: NetworkPolicy kube-system/kube-accel-plugin."]
+    assert said(__gpu_plugins_network=found()) == ["The cluster lacks NetworkPolicy kube-system/kube-accel-plugin."]
     assert said(__gpu_plugins_network=found(*made)) == []
     assert said(__gpu_plugins_network=found(*made), __gpu_plugins_workloads=proxied) == [
-        "Not in the cluster: NetworkPolicy kube-system/kube-accel-extender."
+        "The cluster lacks NetworkPolicy kube-system/kube-accel-extender."
     ]
     assert said(__gpu_plugins_network=found(*made, *extender), __gpu_plugins_workloads=proxied) == []
     off = {"c": {"scheduler_network_policy_enabled": False}}

@@ -150,7 +150,7 @@ def test_unreadable_map_is_reported_by_an_event_with_a_remedy(tmp_path: Path) ->
     (event,) = serving.server.events
     assert event == (
         "ConfigurationUnreadable: ConfigMap kube-system/odd-map: data is no JSON object; see kubectl --namespace "
-        "kube-system get configmap odd-map --output=yaml, and mend it; the node stays with whole GPUs"
+        "kube-system get configmap odd-map --output=yaml, and correct it; the node stays with whole GPUs"
     )
     assert "gone" not in serving.settle().configurator.problem
 

@@ -121,7 +121,7 @@ def test_a_condition_is_found_beside_an_odd_one(path: Path, values: Mapping[str,
         elif is_wrong(item, path, value) and path in (("metadata",), ("status",), ("status", "conditions")):
             assert isinstance(found, str), name
             assert found.startswith("node odd cannot be read: "), name
-            assert found.endswith("; see kubectl get node odd --output=yaml, and mend it"), name
+            assert found.endswith("; see kubectl get node odd --output=yaml, and correct it"), name
 
 
 # --- What a pod's containers need ---

@@ -88,7 +88,7 @@ def test_many_definitions_are_planned_applied_once_and_removed(platform: Platfor
 def test_one_mistake_and_nothing_is_written(platform: Platform) -> None:
     result = platform.crl(CORE, {**MEMORY, "default_value": "many"})
     assert result["failed"]
-    assert "tencent.com/vcuda-memory: default_value 'many' is no whole number" in result["msg"]
+    assert "tencent.com/vcuda-memory: default_value 'many' is not a whole number" in result["msg"]
     assert "nothing was changed" in result["msg"]
     assert platform.names() == []
 
@@ -137,7 +137,7 @@ def test_info_reads_what_was_written_and_names_what_is_wrong(platform: Platform)
 
     everything = platform.info()
     assert len(everything["definitions"]) == 3
-    assert "limits is to be one of" in str(everything["problems"]["cf-crl-ascend-ascend910"])
+    assert "limits must be one of" in str(everything["problems"]["cf-crl-ascend-ascend910"])
 
 
 def test_an_api_server_that_is_not_there_is_named(platform: Platform) -> None:

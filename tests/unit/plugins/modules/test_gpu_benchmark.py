@@ -153,7 +153,7 @@ def test_a_pod_that_comes_meanwhile_spoils_the_row(benchmark: Benchmark, store: 
 
     threading.Thread(target=come, daemon=True).start()
     done = benchmark(sharers=[1])
-    assert "team/late came and held GPUs of the node as well" in done["report"]["problems"][0]
+    assert "team/late started and also used GPUs of the node" in done["report"]["problems"][0]
     assert left(store) == []
 
 
@@ -196,17 +196,17 @@ def test_a_job_is_kept_alive_while_somebody_waits(store: Store, kubeconfig: str)
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"node": "x"}, "there is no node x; see kubectl get nodes"),
+        ({"node": "x"}, "node x does not exist; see kubectl get nodes"),
         ({"node": " "}, "node is empty"),
-        ({"namespace": "none"}, "there is no Namespace none; name one that is there"),
-        ({"runtime_class": "none"}, "there is no RuntimeClass none; name one that is there, or an empty one"),
-        ({"plugins_namespace": "team"}, "no plugin of ours runs there in team, whose image would be run"),
+        ({"namespace": "none"}, "Namespace none does not exist; name an existing one"),
+        ({"runtime_class": "none"}, "RuntimeClass none does not exist; name an existing one, or an empty one"),
+        ({"plugins_namespace": "team"}, "no device plugin runs there in team, so its image is not known"),
         ({"sharers": [4]}, "x4: nvidia.com/gpu has 2 replicas of a GPU, and no more can share it"),
         ({"json_file": "/nowhere/a"}, "json_file: /nowhere/a: /nowhere has to be a directory"),
         ({"earlier": "/nowhere/a"}, "earlier: /nowhere/a: "),
-        ({"earlier": {"version": 7}}, "earlier: it is no report of this playbook of version 1"),
-        ({"command": "a 'b"}, 'command is "a \'b", which is none'),
-        ({"command": [["a"]]}, "which has more than words in it"),
+        ({"earlier": {"version": 7}}, "earlier: it is not a report of version 1"),
+        ({"command": "a 'b"}, 'command is "a \'b", which is not a command'),
+        ({"command": [["a"]]}, "which has entries that are not text"),
     ],
 )
 def test_what_is_refused_starts_nothing(benchmark: Benchmark, store: Store, options: dict[str, Any], told: str) -> None:

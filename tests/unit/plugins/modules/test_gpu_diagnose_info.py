@@ -119,7 +119,7 @@ def test_logs_of_a_silent_node_are_not_waited_for(diagnose: Diagnose, store: Sto
         ({"kubeconfig": "/none"}, "Invalid kube-config file"),
         (
             {"kubeconfig": None, "host": "https://127.0.0.1:1", "validate_certs": False},
-            "the API server was not reached",
+            "the API server did not answer",
         ),
         ({"node": "a", "pod": {"name": "train"}}, "mutually exclusive"),
     ],

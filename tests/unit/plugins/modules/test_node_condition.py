@@ -66,4 +66,4 @@ def test_an_api_server_that_does_not_answer_is_said(remove: Remove, tmp_path: Pa
     )
     said = remove(path=tmp_path / "elsewhere")
     assert said["failed"]
-    assert "the API server was not reached" in said["msg"]
+    assert "the API server did not answer" in said["msg"]

@@ -88,8 +88,8 @@ def test_seconds_are_the_median_of_runs_and_the_slowest_is_told() -> None:
 
 def test_pods_that_ran_apart_are_noted() -> None:
     found = of(ran(sliced(2), 10, overlap=0.5))
-    assert "ran side by side for 50 % of their time" in found.rows[0]["note"]
-    assert "NOTE: time-slices x2: its pods ran side by side" in table(found)
+    assert "ran at the same time for 50 % of their time" in found.rows[0]["note"]
+    assert "NOTE: time-slices x2: its pods ran at the same time" in table(found)
     assert of(ran(sliced(2), 10, overlap=None)).rows[0]["overlap_percent"] is None
 
 

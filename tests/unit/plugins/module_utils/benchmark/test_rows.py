@@ -97,7 +97,7 @@ def test_mig_devices_that_are_shared_in_time_are_not_measured() -> None:
     labels = {"mig-1g.5gb.replicas": "2"}
     found = planned(a_node(allocatable={"nvidia.com/mig-1g.5gb": "8"}, **labels))
     assert found.rows == ()
-    assert "its MIG devices are shared in time" in found.refusals[0]
+    assert "its MIG devices are time-sliced" in found.refusals[0]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_there_is_no_room_for_is_left_out_if_told() -> None:
 
 def test_gpus_that_somebody_holds_are_refused_and_pods_are_named() -> None:
     holding = [pod(f"p{number}", {"nvidia.com/gpu": "1"}, "a") for number in range(5)]
-    assert "team/p0, team/p1, team/p2 and 2 more hold GPUs of it" in refused(a_node(), *holding)
+    assert "team/p0, team/p1, team/p2 and 2 more use its GPUs" in refused(a_node(), *holding)
     over = pod("p", {"nvidia.com/gpu": "1"}, "a", phase="Succeeded")
     own = pod("own", {"nvidia.com/gpu": "1"}, "a")
     own["metadata"]["labels"] = {INSTANCE: "mine"}
@@ -182,7 +182,10 @@ def test_gpus_that_somebody_holds_are_refused_and_pods_are_named() -> None:
 @pytest.mark.parametrize(
     ("seen", "told"),
     [
-        ({"metadata": {"name": "a"}, "status": READY}, "node a has no GPUs that a plugin of ours serves"),
+        (
+            {"metadata": {"name": "a"}, "status": READY},
+            "node a has no GPUs that a device plugin of this collection serves",
+        ),
         (a_node() | {"spec": {"unschedulable": True}}, "node a is cordoned, so no pod would start; run kubectl"),
         (node("a", {}, bad="fell off the bus", allocatable={"nvidia.com/gpu": "1"}), "GPU 0 is unhealthy"),
         (
@@ -191,7 +194,7 @@ def test_gpus_that_somebody_holds_are_refused_and_pods_are_named() -> None:
         ),
         (a_node(allocatable={}), "node a has nothing to measure: it offers nothing in mode pgpu"),
         (a_node(Mode.VGPU, {"tencent.com/vcuda-core": "100"}), "it offers no tencent.com/vcuda-memory; see its plugin"),
-        (a_node(allocatable={"nvidia.com/gpu": "3"}, gpus=2), "3 for 2 GPUs are not as many for each"),
+        (a_node(allocatable={"nvidia.com/gpu": "3"}, gpus=2), "3 for 2 GPUs are not the same number for each"),
     ],
 )
 def test_a_node_that_cannot_be_measured_is_refused(seen: dict[str, Any], told: str) -> None:

@@ -39,9 +39,11 @@ def test_policies_with_bindings_that_deny_give_no_row() -> None:
 
 def test_cluster_without_the_api_is_said_with_what_it_means() -> None:
     (row,) = rows([{"api_found": False, "resources": []}] * 2, "a", "b")
-    assert row.startswith("unknown This cluster serves no ValidatingAdmissionPolicies, which came with Kubernetes 1.30")
+    assert row.startswith(
+        "unknown This cluster is older than Kubernetes 1.30 and serves no ValidatingAdmissionPolicies"
+    )
     assert "a, b" in row
-    assert "all that their roles allow" in row
+    assert "Only RBAC limits" in row
 
 
 def test_nothing_is_said_where_no_policy_is_wanted() -> None:
@@ -51,11 +53,11 @@ def test_nothing_is_said_where_no_policy_is_wanted() -> None:
 @pytest.mark.parametrize(
     ("objects", "says"),
     [
-        ([policy("a"), binding("a", "Deny")], "unstable Not in the cluster: ValidatingAdmissionPolicy b. Run site.yml"),
-        ([policy("a"), policy("b"), binding("a", "Deny")], "unstable No binding has the API server deny by policy b."),
+        ([policy("a"), binding("a", "Deny")], "unstable The cluster lacks ValidatingAdmissionPolicy b. Run site.yml"),
+        ([policy("a"), policy("b"), binding("a", "Deny")], "unstable No binding enforces policy b."),
         (
             [policy("a"), policy("b"), binding("a", "Deny"), binding("b", "Warn")],
-            "unstable No binding has the API server deny by policy b.",
+            "unstable No binding enforces policy b.",
         ),
         (
             [policy("a", "ERROR: 1:2:\n undefined field 'x'"), policy("b"), binding("a", "Deny"), binding("b", "Deny")],

@@ -66,7 +66,7 @@ def test_unknown_peers_leave_the_port_open_and_close_all_others() -> None:
         "namespace": "gpu",
         "labels": {"app.kubernetes.io/managed-by": "accel.kubernetes", "component": "x"},
     }
-    assert made["says"] == "kube-accel-plugin admits everybody to port 9445, as who_may names nobody."
+    assert made["says"] == "kube-accel-plugin admits all sources to port 9445, because who_may is empty."
 
 
 def test_only_named_peers_and_api_server_hosts_are_admitted() -> None:
@@ -179,14 +179,20 @@ def test_policy_of_somebody_else_is_not_widened(spec: dict[str, Any], holds: boo
     ("peers", "says"),
     [
         ("monitoring", "who_may: it is 'monitoring', and has to be a list."),
-        (["monitoring"], "who_may: peer 1 is 'monitoring', and has to have podSelector, namespaceSelector or ipBlock"),
-        ([{}], "who_may: peer 1 is {}, and has to have podSelector"),
-        ([MONITORING, {"namespace": "x"}], "who_may: peer 2 is {'namespace': 'x'}, and has to have podSelector"),
-        ([{"podSelector": None}], "who_may: podSelector of peer 1 is None, and has to be a mapping."),
+        (
+            ["monitoring"],
+            "who_may: peer 1 is 'monitoring'; it must have only podSelector, namespaceSelector",
+        ),
+        ([{}], "who_may: peer 1 is {}; it must have only podSelector"),
+        ([MONITORING, {"namespace": "x"}], "who_may: peer 2 is {'namespace': 'x'}; it must have only podSelector"),
+        ([{"podSelector": None}], "who_may: podSelector of peer 1 is None; it must be a mapping."),
         ([{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}], "who_may: peer 1 has ipBlock beside a selector;"),
-        ([{"ipBlock": {"cidr": "10.0.0.1"}}], "who_may: '10.0.0.1' in ipBlock of peer 1 is no network, as 10.0.0.0/8"),
+        (
+            [{"ipBlock": {"cidr": "10.0.0.1"}}],
+            "who_may: '10.0.0.1' in ipBlock of peer 1 is not a network such as 10.0.0.0/8",
+        ),
         ([{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.1/8"]}}], "who_may: '10.0.0.1/8' in ipBlock"),
-        ([{"ipBlock": {}}], "who_may: None in ipBlock of peer 1 is no network"),
+        ([{"ipBlock": {}}], "who_may: None in ipBlock of peer 1 is not a netw"),
     ],
 )
 def test_peer_that_is_none_is_told_and_plans_nothing(peers: Any, says: str) -> None:
@@ -221,16 +227,14 @@ def test_policy_that_does_not_hold_is_named() -> None:
     there = plan()["policy"]
     narrowed = plan(peers=[MONITORING])["policy"]
     (row,) = rows()
-    assert row.startswith("unstable Not in the cluster: NetworkPolicy gpu/kube-accel-plugin. Run site.yml with --tags")
-    assert rows(there, labels={"other": ""})[0].startswith("unstable Not in the cluster: NetworkPolicy gpu/other.")
+    assert row.startswith("unstable The cluster lacks NetworkPolicy gpu/kube-accel-plugin. Run site.yml with --tags")
+    assert rows(there, labels={"other": ""})[0].startswith("unstable The cluster lacks NetworkPolicy gpu/other.")
     (row,) = rows(there, peers=[MONITORING])
-    assert row.startswith(
-        "unstable Not as the inventory and the addresses of the nodes have it: NetworkPolicy gpu/kube"
-    )
+    assert row.startswith("unstable NetworkPolicy gpu/kube-accel-plugin differs from the inventory or the addresses")
     (row,) = rows(narrowed, peers=[MONITORING], nodes=[node("c1", "10.0.0.11")])
-    assert row.startswith("unstable Not as the inventory")
+    assert row.startswith("unstable NetworkPolicy gpu/kube-accel-plugin differs from the inventory")
     (row,) = rows(there, wanted=False)
-    assert row.startswith("unstable Not wanted any more, and still there: NetworkPolicy gpu/kube-accel-plugin.")
+    assert row.startswith("unstable NetworkPolicy gpu/kube-accel-plugin is no longer needed, but still exists.")
 
 
 def test_cilium_is_told_where_peers_are_named() -> None:
@@ -238,6 +242,6 @@ def test_cilium_is_told_where_peers_are_named() -> None:
     (made,) = network_policies([SERVER | {"peers": [MONITORING]}], [], nodes)
     (row,) = rows(made["policy"], peers=[MONITORING], nodes=nodes)
     assert row.startswith(
-        "unstable Cilium takes no node for an ipBlock, so NetworkPolicy gpu/kube-accel-plugin may keep"
+        "unstable Cilium does not match nodes by ipBlock, so NetworkPolicy gpu/kube-accel-plugin may block"
     )
     assert rows(plan()["policy"], nodes=nodes) == []

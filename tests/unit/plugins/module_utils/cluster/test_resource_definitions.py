@@ -65,25 +65,25 @@ def test_the_configmap_is_the_platforms() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"key": "gpu"}, "no name of an extended resource"),
-        ({"key": "Nvidia.com/gpu"}, "no name of an extended resource"),
-        ({"key": "nvidia.com/gpu."}, "no name of an extended resource"),
-        ({"key": "node.kubernetes.io/gpu"}, "of Kubernetes itself"),
+        ({"key": "gpu"}, "not the name of an extended resource"),
+        ({"key": "Nvidia.com/gpu"}, "not the name of an extended resource"),
+        ({"key": "nvidia.com/gpu."}, "not the name of an extended resource"),
+        ({"key": "node.kubernetes.io/gpu"}, "belongs to Kubernetes"),
         ({"custom_name": "_"}, "custom_name has no letter"),
         ({"custom_name": "x" * 250}, "longer than 253"),
-        ({"group": ""}, "group is to be"),
-        ({"group": "a b"}, "group is to be"),
-        ({"group": "x" * 64}, "group is to be"),
+        ({"group": ""}, "group must be"),
+        ({"group": "a b"}, "group must be"),
+        ({"group": "x" * 64}, "group must be"),
         ({"data_type": ""}, "data_type"),
-        ({"default_value": "1.5"}, "no whole number"),
-        ({"default_value": "-1"}, "no whole number"),
-        ({"default_value": "007"}, "no whole number"),
-        ({"limits": "fromLimits"}, "limits is to be one of disabled, required, optional"),
-        ({"requests": "optional"}, "requests is to be one of disabled, required, fromLimits"),
+        ({"default_value": "1.5"}, "not a whole number"),
+        ({"default_value": "-1"}, "not a whole number"),
+        ({"default_value": "007"}, "not a whole number"),
+        ({"limits": "fromLimits"}, "limits must be one of disabled, required, optional"),
+        ({"requests": "optional"}, "requests must be one of disabled, required, fromLimits"),
         ({"limits": "disabled", "requests": "fromLimits"}, "requests is fromLimits and limits is disabled"),
         ({"limits": "disabled", "requests": "required"}, "requests is required and limits is disabled"),
         ({"key": "requests.nvidia.com/gpu"}, "key begins with requests."),
-        ({"key": "mykubernetes.io/gpu"}, "of Kubernetes itself"),
+        ({"key": "mykubernetes.io/gpu"}, "belongs to Kubernetes"),
     ],
 )
 def test_each_mistake_is_named_with_its_definition(change: dict[str, str], words: str) -> None:
@@ -103,7 +103,7 @@ def test_all_mistakes_are_named_with_a_name_taken_twice() -> None:
 def test_resource_is_defined_once_and_removed_by_any_name() -> None:
     other = replace(CORE, custom_name="other")
     (found,) = problems([CORE, other], "present")
-    assert found.startswith("tencent.com/vcuda-core: a definition before cf-crl-other-vcuda-core is of it already")
+    assert found.startswith("tencent.com/vcuda-core: a definition before cf-crl-other-vcuda-core already defines it")
     assert problems([CORE, other], "absent") == []
 
 
@@ -147,4 +147,4 @@ def test_what_is_wrong_with_an_existing_one_is_said() -> None:
         "its label features.alauda.io/group and its data disagree about the group",
     ]
     item["metadata"]["name"] = "cf-crl-gpu-manager-vcuda-core"
-    assert "tencent.com/vcuda-core: limits is to be one of " + ", ".join(LIMITS) in problems_of(item)
+    assert "tencent.com/vcuda-core: limits must be one of " + ", ".join(LIMITS) in problems_of(item)

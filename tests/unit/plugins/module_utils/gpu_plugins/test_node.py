@@ -98,7 +98,7 @@ def test_playbooks_take_a_node_that_serves() -> None:
     ("labels", "node", "switch_mode", "upgrade_driver", "rollout"),
     [
         ({}, {}, "does not serve yet", "", "does not serve yet"),
-        ({MODE: "mps"}, {}, "", "serves mode mps and is to become pgpu", "is to become pgpu; run site.yml first."),
+        ({MODE: "mps"}, {}, "", "serves mode mps, but should serve pgpu", "but should serve pgpu; run site.yml first."),
         ({MODE: "pgpu", CGPU: "true"}, {}, "kubectl label node n cgpu-", "", ""),
         ({MODE: "pgpu"}, {"mig_cutting": True}, "", "MIG configuration small; run site.yml", "MIG configuration small"),
         # An earlier upgrade left a GPU without its devices.

@@ -188,7 +188,7 @@ def test_a_plugin_that_tells_of_another_driver_is_waited_for() -> None:
         Settings("pgpu"),
     )
     assert (found.missing, found.complete) == ([], False)
-    assert found.outdated.startswith("Its plugin reports driver 570.1, and the host has ")
+    assert found.outdated.startswith("The plugin reports driver 570.1, but the host has ")
     assert "Delete the plugin's pod" in found.outdated
 
 

@@ -35,7 +35,11 @@ def pod(name: str, limits: dict[str, str], phase: str = "Running", **spec: Any) 
     [
         ({"settings": {}, "reason": "status 403."}, "unknown", "is not known: status 403."),
         ({}, "unknown", "it was not asked"),
-        (kubelet("none"), "ok", "none: it heeds no NUMA node that the plugin names. GPUs are on the NUMA nodes 0, 1."),
+        (
+            kubelet("none"),
+            "ok",
+            "none: kubelet ignores the NUMA nodes that the plugin reports. GPUs are on the NUMA nodes 0, 1.",
+        ),
         (kubelet("best-effort"), "ok", "is best-effort, by container; its cpuManagerPolicy is none. GPUs are on"),
     ],
 )
@@ -49,7 +53,7 @@ def test_kubelets_policy_is_told(seen: dict[str, Any], verdict: str, words: str)
 @pytest.mark.parametrize(
     ("seen", "verdict", "words"),
     [
-        ({"by_cdi": True}, "ok", "come by CDI"),
+        ({"by_cdi": True}, "ok", "get GPUs by CDI"),
         ({"runtime": NVIDIA}, "ok", "is the default"),
         (
             {"runtime": RUNC},

@@ -180,13 +180,13 @@ def disagreements(hosts: dict[str, Object], assembled: bool = False, mig_labelle
     ("hosts", "said"),
     [
         ({"a": {}, "b": {}}, ""),
-        ({"a": {}, "b": {"gpu_plugins_mig_strategy": "mixed"}}, "gpu_plugins_mig_strategy of b is not that of a"),
-        ({"a": {"gpu_plugins_mig_strategy": "mixed"}, "b": {}}, "gpu_plugins_mig_strategy of b is not that of a"),
+        ({"a": {}, "b": {"gpu_plugins_mig_strategy": "mixed"}}, "gpu_plugins_mig_strategy of b differs from that of a"),
+        ({"a": {"gpu_plugins_mig_strategy": "mixed"}, "b": {}}, "gpu_plugins_mig_strategy of b differs from that of a"),
         (
             {"a": {}} | {name: {"gpu_plugins_driver_root": "/run/nvidia/driver"} for name in "bcdef"},
-            "gpu_plugins_driver_root of b, c, d and 2 more is not that of a",
+            "gpu_plugins_driver_root of b, c, d and 2 more differs from that of a",
         ),
-        ({"a": {}, "b": {"gpu_plugins_tolerations": []}}, "gpu_plugins_tolerations of b is not that of a"),
+        ({"a": {}, "b": {"gpu_plugins_tolerations": []}}, "gpu_plugins_tolerations of b differs from that of a"),
         # As the default has it, and as another file format writes it.
         ({"a": {"gpu_plugins_mig_strategy": "none"}, "b": {}}, ""),
         ({"a": {"gpu_plugins_takeover": "true"}, "b": {"gpu_plugins_takeover": True}}, ""),
@@ -209,11 +209,11 @@ def test_cluster_wide_values_are_not_set_for_some_hosts(hosts: dict[str, Object]
 
 def test_image_and_mig_layout_are_common_to_the_cluster() -> None:
     images = {"a": {"gpu_plugins_image": "x:1"}, "b": {}}
-    assert disagreements(images) == ["gpu_plugins_image of b is not that of a"]
+    assert disagreements(images) == ["gpu_plugins_image of b differs from that of a"]
     assert disagreements(images, assembled=True) == []
     drained = {"a": {}, "b": {"gpu_plugins_drain": True}}
     assert disagreements(drained) == []
-    assert disagreements(drained, mig_labelled=True) == ["gpu_plugins_drain of b is not that of a"]
+    assert disagreements(drained, mig_labelled=True) == ["gpu_plugins_drain of b differs from that of a"]
 
 
 def test_all_that_the_clusters_objects_are_made_of_is_common() -> None:
@@ -299,7 +299,11 @@ def test_of_all_pods_those_on_the_node_are_the_plugin() -> None:
 @pytest.mark.parametrize(
     ("pods", "log", "says"),
     [
-        ([], {}, "No pod of DaemonSet kube-system/plugin is on the node; kubectl describe says why: a taint that gpu_"),
+        (
+            [],
+            {},
+            "No pod of DaemonSet kube-system/plugin is on the node. kubectl describe shows why, for example a taint",
+        ),
         ([own_pod()], {}, "Its plugin is pod kube-system/p1: Running."),
         (
             [own_pod(state={"waiting": {"reason": "ImagePullBackOff", "message": "no\nsuch \x1b[2J image"}})],
@@ -309,7 +313,7 @@ def test_of_all_pods_those_on_the_node_are_the_plugin() -> None:
         (
             [own_pod()],
             {"log_lines": ["one", "", "two"]},
-            "Its plugin is pod kube-system/p1: Running. It said last: one | two",
+            "Its plugin is pod kube-system/p1: Running. Its last messages: one | two",
         ),
     ],
 )

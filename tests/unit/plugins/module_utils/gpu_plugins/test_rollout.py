@@ -133,16 +133,16 @@ EXTENDER = daemonset() | {"kind": "Deployment", "spec": {"template": daemonset()
         (
             daemonset("accel:2", "new", "OnDelete", **{BEFORE: NOTED}),
             "DaemonSet kube-system/plugin "
-            "(from image accel:1 to accel:2; held, OnDelete; still as before on node-2, node-3)",
+            "(from image accel:1 to accel:2; held, OnDelete; not yet changed on node-2, node-3)",
         ),
         (
             daemonset("accel:1", "new", "OnDelete"),
-            "DaemonSet kube-system/plugin (image accel:1; held, OnDelete; still as before on node-2, node-3)",
+            "DaemonSet kube-system/plugin (image accel:1; held, OnDelete; not yet changed on node-2, node-3)",
         ),
         (daemonset("accel:1", **{BEFORE: NOTED}), "DaemonSet kube-system/plugin (image accel:1)"),
         (
             EXTENDER | {"metadata": EXTENDER["metadata"] | {"annotations": {BEFORE: "null"}}},
-            "Deployment kube-system/plugin (image accel:2, not there before)",
+            "Deployment kube-system/plugin (image accel:2, new)",
         ),
     ],
 )
@@ -171,7 +171,7 @@ def pod(name: str = "train", phase: str = "Running", restarts: int = 0, **more: 
 
 OURS = {"labels": {"app.kubernetes.io/managed-by": "accel.kubernetes"}}
 WAITS = {"waiting": {"reason": "CrashLoopBackOff"}}
-LOST = "Pods with GPUs that ran and do not any more: team/train."
+LOST = "Pods with GPUs that no longer run: team/train."
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def test_pods_that_fail_meanwhile_are_harm(before: list[Object], now: list[Objec
     ("before", "now", "said"),
     [
         ({}, {}, []),
-        ({"healthy": 2}, {"healthy": 1}, ["Node gpu-1 tells of 1 healthy GPUs, and told of 2."]),
+        ({"healthy": 2}, {"healthy": 1}, ["Node gpu-1 reports 1 healthy GPUs, 2 before."]),
         ({"healthy": 1}, {"healthy": 2}, []),
         ({"healthy": None}, {"healthy": 0}, []),
         ({"healthy": 2}, {"healthy": None}, []),
-        ({}, {"bad": "GPU 0 lost"}, ["Node gpu-1 says GpusHealthy=False: GPU 0 lost"]),
+        ({}, {"bad": "GPU 0 lost"}, ["Node gpu-1 has the condition GpusHealthy=False: GPU 0 lost"]),
         ({"bad": "GPU 0 lost"}, {"bad": "GPU 1 lost"}, []),
     ],
 )
@@ -271,7 +271,10 @@ def plan(hosts: dict[str, Object] | None = None, groups: Object = GROUPS, **aske
         ({"numbers": NUMBERS | {"rollout_pods_lost": -1}}, "rollout_pods_lost is '-1'; set it to a number of 0 or"),
         ({"numbers": NUMBERS | {"rollout_pods_lost": "1\n"}}, "rollout_pods_lost is '1"),
         ({"played": ["a", "b", "c", "control", "other", "localhost"]}, ""),
-        ({"played": ["a", "control", "other"]}, "and --limit leaves out b, c, localhost; rollout_first says on how"),
+        (
+            {"played": ["a", "control", "other"]},
+            "but --limit leaves out b, c, localhost; remove --limit, and set rollout_first",
+        ),
         ({"groups": {}, "played": ["web"]}, "The inventory has no host in the group 'gpu_nodes'"),
     ],
 )
@@ -316,10 +319,10 @@ RENEWED, SERVES = {"rollout_renewed": True}, {"rollout_serves": True}
         ("rollout_extender_changes", {}, "control could not be reached."),
         ("rollout_extender_changes", {"control": {"rollout_failed": "No pod."}}, "No pod."),
         ("rollout_renewed", {"a": RENEWED}, ""),
-        ("rollout_renewed", {}, "a could not be looked at."),
+        ("rollout_renewed", {}, "a could not be read."),
         ("rollout_renewed", {"a": {"rollout_failed": "Stuck."}}, "Stuck."),
         ("rollout_serves", dict.fromkeys(NODES, SERVES), ""),
-        ("rollout_serves", {"b": SERVES}, "a could not be looked at. c could not be looked at."),
+        ("rollout_serves", {"b": SERVES}, "a could not be read. c could not be read."),
         ("rollout_serves", {"b": {"rollout_failed": "X."}, "c": {"rollout_failed": "X."}}, "X."),
         ("rollout_serves", {"b": {"rollout_failed": "X."}, "c": {"rollout_failed": "Y."}}, "X. Y."),
         # Why it failed first stays the reason.
@@ -370,7 +373,7 @@ def test_nodes_and_pods_are_looked_at_where_something_changed(step: str, hosts: 
 
 STAYS = {"rollout_stays": "It waits."}
 FAILED = {"rollout": {"failure": "Stuck."}}
-BACK = "Stuck. The rollout was undone: what there was before is put back, "
+BACK = "Stuck. The rollout was undone. The previous version is restored, "
 
 
 @pytest.mark.parametrize(
@@ -387,13 +390,13 @@ BACK = "Stuck. The rollout was undone: what there was before is put back, "
             {"a": {"rollout_over": True}, "control": {"rollout_extender_over": True}},
             False,
             "nothing to do",
-            "The daemons are as they are to be already.",
+            "The daemons are up to date.",
         ),
-        ({"a": OVER["a"]}, False, "unfinished", "The rollout did not come to its end, see what failed above."),
-        ({"control": OVER["control"]}, False, "unfinished", "The rollout did not come to its end"),
+        ({"a": OVER["a"]}, False, "unfinished", "The rollout was interrupted by the failure above."),
+        ({"control": OVER["control"]}, False, "unfinished", "The rollout was interrupted"),
         (OVER | {"a": OVER["a"] | FAILED}, False, "undone", BACK + "and every node serves with it."),
-        (OVER | {"a": FAILED, "b": STAYS, "c": STAYS}, False, "undone", BACK + "but not all of it serves: It waits."),
-        (OVER | {"a": FAILED, "control": STAYS}, False, "undone", BACK + "but not all of it serves: It waits."),
+        (OVER | {"a": FAILED, "b": STAYS, "c": STAYS}, False, "undone", BACK + "but not all nodes serve: It waits."),
+        (OVER | {"a": FAILED, "control": STAYS}, False, "undone", BACK + "but not all nodes serve: It waits."),
         (OVER | {"a": FAILED}, True, "undone", "Stuck. Nothing was changed."),
     ],
 )

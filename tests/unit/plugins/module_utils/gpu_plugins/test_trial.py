@@ -44,10 +44,10 @@ def holder(limits: dict[str, str], phase: str = "Running") -> dict[str, Any]:
     [
         (NODE, [], {}, ""),
         (NODE, [holder({"nvidia.com/gpu": "1"}), holder({"nvidia.com/gpu": "1"}, "Failed")], {}, ""),
-        (NODE, [holder({"nvidia.com/gpu": "2"})], {}, "The node is full, of nvidia.com/gpu too little is left"),
+        (NODE, [holder({"nvidia.com/gpu": "2"})], {}, "The node is full: too little nvidia.com/gpu is left"),
         (THOUSAND, [holder({"nvidia.com/gpu": "999"})], {}, ""),
-        (THOUSAND, [holder({"nvidia.com/gpu": "1k"})], {}, "The node is full, of nvidia.com/gpu too little is left"),
-        (NODE, [], {"check_mode": True}, "In check mode"),
+        (THOUSAND, [holder({"nvidia.com/gpu": "1k"})], {}, "The node is full: too little nvidia.com/gpu is left"),
+        (NODE, [], {"check_mode": True}, "Check mode starts no pod"),
         (NODE, [], {"daemonsets": []}, "does not serve mode pgpu"),
         (NODE, [], {"mode": "mps"}, "The node does not serve mode mps"),
         (changed(spec={"unschedulable": True}), [], {}, "The node is cordoned"),

@@ -44,13 +44,13 @@ def test_packages_and_collections_come_with_their_commands() -> None:
         ("Python packages", f"{PYTHON} -m pip install 'kubernetes>=24.2' 'jmespath>=24.2'"),
         ("collections", "ansible-galaxy collection install --upgrade 'kubernetes.core:>=5.0.0'"),
     ]
-    assert found[0].found == (f"kubernetes is not installed, jmespath is 5.0.1 and has to be >=24.2, for {PYTHON}.")
+    assert found[0].found == (f"kubernetes is not installed, jmespath is 5.0.1, but must be >=24.2, for {PYTHON}.")
 
 
 @pytest.mark.parametrize(
     ("variables", "wheels", "missing"),
     [
-        ({}, [], "Nothing names an image"),
+        ({}, [], "No variable names an image"),
         (
             {"kube_accel_image_assemble": "/home/admin/.build"},
             [],
@@ -88,7 +88,7 @@ def test_api_server_that_does_not_answer_names_the_kubeconfig() -> None:
         ({"validate_reached": {"rc": 1, "msg": "odd"}}, "Python does not run on it: odd.", "ansible gpu-a -i"),
         (
             {"validate_reached": {"ping": "pong"}, "validate_root": {"msg": "Missing sudo password"}},
-            "Nobody becomes root on it: Missing sudo password.",
+            "The user cannot become root on it: Missing sudo password.",
             "--ask-become-pass",
         ),
         (

@@ -12,7 +12,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory 
 GROUPS = {"kube_control_plane": ["control"], "gpu_nodes": ["gpu-a"]}
 SCHEDULER, NODE = {"validate_saw_scheduler": True}, {"validate_saw_node": True}
 CONFIGURED = "gpu-a: ok: container runtime: It is configured."
-UNSEEN = "blocked: host: It could not be looked at. See what failed above."
+UNSEEN = "blocked: host: It could not be checked. Read the failure above."
 
 
 def row(verdict: str, what: str, found: str, remedy: str = "") -> dict[str, str]:
@@ -43,7 +43,7 @@ def test_failed_check_blocks_and_hides_that_it_passed(check: str, what: str) -> 
     failed = {f"validate_failed_{check}": "It is\nbroken. ", "gpu_plugins_passed": [row("ok", what, "It is well.")]}
     found = report(Inventory({"gpu-a": NODE | failed}, GROUPS), ["gpu-a"])
     assert f"gpu-a: blocked: {what}: It is broken." in found.lines
-    assert found.blocked == {"gpu-a": f"Blocked: {what}. See the table for what mends it."}
+    assert found.blocked == {"gpu-a": f"Blocked: {what}. The table shows how to fix it."}
     assert not [text for text in found.lines if "well" in text or "nothing is wrong" in text]
     assert (CONFIGURED in found.lines) == (check != "runtime")
 
@@ -51,7 +51,7 @@ def test_failed_check_blocks_and_hides_that_it_passed(check: str, what: str) -> 
 def test_only_hosts_on_which_something_cannot_work_are_blocked() -> None:
     known = {"control": SCHEDULER, "gpu-a": NODE | {"validate_failed_driver": "It is broken."}}
     found = report(Inventory(known, GROUPS), ["control", "gpu-a"])
-    assert found.blocked == {"gpu-a": "Blocked: driver. See the table for what mends it."}
+    assert found.blocked == {"gpu-a": "Blocked: driver. The table shows how to fix it."}
 
 
 def test_scheduler_that_fails_its_check_is_blocked() -> None:
@@ -137,8 +137,8 @@ def around(gpu_a: dict[str, Any] = NODE, **answers: Any) -> Any:
 def test_sound_controller_and_cluster_have_rows_and_no_table() -> None:
     found = around()
     assert found.lines[:2] == [
-        "controller: ok: packages: What is imported there is installed.",
-        "cluster: ok: API server: It answers; 1 nodes.",
+        "controller: ok: packages: All packages that the playbooks import are installed.",
+        "cluster: ok: API server: It answers and has 1 nodes.",
     ]
     assert (found.table, found.blocked) == ([], {})
 
@@ -158,7 +158,7 @@ def test_table_has_what_is_wrong_once_and_below_it_what_mends_it() -> None:
         "                             > set driver_method=runfile.",
         "gpu-a       device plugin    Odd.",
     ]
-    assert found.blocked["localhost"] == "Blocked: Python packages (controller). See the table for what mends it."
+    assert found.blocked["localhost"] == "Blocked: Python packages (controller). The table shows how to fix it."
 
 
 def test_hosts_with_the_same_fault_share_a_row() -> None:

@@ -65,7 +65,7 @@ class ApiClient:
         try:
             return checked(read_object(data))
         except ApiJsonError as error:
-            remedy = f"see kubectl get node {name} --output=yaml, and mend it"
+            remedy = f"see kubectl get node {name} --output=yaml, and correct it"
             raise ApiRefusedError(200, f"its answer is no node: {error}; {remedy}") from error
 
     def patch_node_status(self, name: str, status: Mapping[str, object]) -> None:

@@ -120,7 +120,7 @@ class Configurator:
         for known, shown, command in objects:
             if known.problem:
                 why = known.problem.removeprefix(f"{shown.partition(' ')[2]}: ")
-                message = f"{shown}: {why}; see {command} --output=yaml, and mend it"
+                message = f"{shown}: {why}; see {command} --output=yaml, and correct it"
                 raise NotChosenError("ConfigurationUnreadable", message)
 
     def _stay(self, client: KubeClient, why: NotChosenError) -> None:

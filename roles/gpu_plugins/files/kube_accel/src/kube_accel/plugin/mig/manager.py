@@ -120,7 +120,7 @@ class MigManager:
                 self._settle(client, metadata)
             except ODD as error:
                 why = f"what the API server says {unreadable(error)}"
-                remedy = f"see kubectl get node {self._node} --output=yaml, and mend it"
+                remedy = f"see kubectl get node {self._node} --output=yaml, and correct it"
                 self._send_event(
                     client, "Warning", "MigConfigWaiting", f"label {affected.LABEL} waits: {why}; {remedy}"
                 )
