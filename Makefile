@@ -33,8 +33,8 @@ setup: .build/ready ## Create the Python environment and the tools the tests use
 demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no cluster, no root. STORY=long: all modes, and the site twice.
 	@python -m demo $(STORY)
 
-playground: setup ## The demo's cluster, which stays up with a kubeconfig until Ctrl-C: for kubectl and the tutorials.
-	@python -m demo.playground
+playground: setup ## The demo's cluster, which stays up with a kubeconfig until Ctrl-C: for kubectl and the tutorials. START=bare: before the first site.
+	@python -m demo.playground $(START)
 
 pictures: setup ## Make docs/images anew, which a test compares; the report's needs a Chromium on PATH.
 	@python -m pictures

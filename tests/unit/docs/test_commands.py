@@ -15,23 +15,12 @@ import yaml
 from ansible.cli.playbook import PlaybookCLI
 
 from kube_accel.cli.main import _parser
+from tools.blocks import RUN_BY
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("roles/*/README.md")])
 VERSION = yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"]
 DAEMONS = "roles/gpu_plugins/files/kube_accel"
-
-RUN_BY = {
-    r"make demo": "tests/demo/test_interrupt.py",
-    r"make playground": "tests/demo/test_playground.py",
-    r"make test": ".ci/run",
-    r"make image": "tests/bundle/test_bundle.py",
-    r"make bundle|.*/install\.sh /opt/accel-kubernetes": "tests/bundle/test_bundle.py",
-    r"ansible-builder build --tag \S+": "tests/awx/test_environment_image.py",
-    r"ansible-galaxy collection (build|install) --force( \S+)?": "tests/playbooks/test_tarball.py",
-    r"ansible-galaxy collection install awx\.awx": "tests/awx/test_configure.py",
-}
-"""What a test runs, word for word or as the same steps."""
 
 BY_HAND = {
     r"nvidia-smi( -L| -q -i UUID( -d [A-Z_,]+)?)?": "reads, on a host with a GPU",
