@@ -53,7 +53,7 @@ condition:
   description: The condition that was removed, or would be; empty when there was none.
   returned: success
   type: dict
-  sample: {"type": "GpusHealthy", "status": "True", "reason": "GpusHealthy", "message": "every GPU may be handed out"}
+  sample: {"type": "GpusHealthy", "status": "True", "reason": "GpusHealthy", "message": "every GPU can be allocated"}
 """
 
 import contextlib

@@ -135,7 +135,7 @@ def test_calls_about_a_victim_do_not_drop_what_is_kept_for_it(extender: Running)
     victim, rival = outside.create("victim", WHOLE_NODE), outside.create("rival", WHOLE_NODE)
     (node,) = sent(extender, victim, outside.names)["NodeNames"]
     for names in ([], [name for name in outside.names if name != node], ["no-such-node"]):
-        assert "GPUs are kept for" in sent(extender, victim, names)["Error"]
+        assert "are reserved for" in sent(extender, victim, names)["Error"]
         assert sent(extender, rival, [node])["NodeNames"] == []
     assert sent(extender, victim, outside.names)["NodeNames"] == [node]
     withdraw(extender, victim, rival)

@@ -58,8 +58,8 @@ def test_a_whole_gpu_has_no_limit_to_look_for(container: Container, only: dict[s
 def test_a_limit_that_does_not_hold_is_named(container: Container, only: dict[str, str]) -> None:
     plain = {"LD_LIBRARY_PATH": str(container.libraries.driver)}
     assert failed(checked(container, *SHARE, **plain, **only)) == [
-        "share: NVML shows 81559 MiB where the share has 4096",
-        "share: CUDA shows 81559 MiB where the share has 4096",
+        "share: NVML shows 81559 MiB, but the share has 4096",
+        "share: CUDA shows 81559 MiB, but the share has 4096",
         "limit: over 4096 MiB cuMemAlloc returned 0, not 2",
     ]
 

@@ -256,7 +256,7 @@ def test_pods_that_would_come_back_are_not_evicted(host: LabelledHost) -> None:
     host.wait_offered(**FIRST)
     host.run_pod("exporter", "mig-2g.10gb", owner="DaemonSet")
     host.label("smaller")
-    host.wait_event("MigConfigWaiting", "would come back: team/exporter; keep them off the node")
+    host.wait_event("MigConfigWaiting", "would return: team/exporter; keep them off the node")
     assert host.free
     assert host.geometry()[1] == ["1g.5gb", "2g.10gb", "3g.20gb"]
 

@@ -318,8 +318,8 @@ def test_a_lost_gpu_is_withdrawn_alone_and_comes_back_by_itself(host: Host) -> N
     assert [condition["status"] for condition in conditions(server)] == ["True", "False", "True"]
     assert conditions(server)[1]["message"] == f"GPU 3 ({host.uuids[3]}): NVML: GPU is lost (15)"
     assert events(server) == [
-        f"Warning GpuUnhealthy GPU 3 ({host.uuids[3]}) is not handed out: NVML: GPU is lost (15)",
-        f"Normal GpuHealthy GPU 3 ({host.uuids[3]}) is handed out again",
+        f"Warning GpuUnhealthy GPU 3 ({host.uuids[3]}) is not allocated: NVML: GPU is lost (15)",
+        f"Normal GpuHealthy GPU 3 ({host.uuids[3]}) is allocated again",
     ]
 
 
@@ -332,7 +332,7 @@ def test_a_gpu_that_kubelet_gave_to_two_pods_is_used_by_one(host: Host) -> None:
     (gpu,) = host.kubelet.admit(elder)["main"].device_ids[RESOURCE]
     host.kubelet.forget(elder)
     twice = f"kubelet gave {gpu} to team/elder and team/younger, and a device is for one pod at a time; "
-    refused = f"{twice}team/elder has it: delete team/younger, so that it is placed anew"
+    refused = f"{twice}team/elder has it: delete team/younger, so that its replacement is placed again"
     with pytest.raises(ContainerStartError, match=re.escape(refused)):
         host.kubelet.admit(younger)
     wait(lambda: f"Warning GpuGivenTwice {refused}" in events(server), "the event")
@@ -529,7 +529,7 @@ def test_a_plugin_that_ends_answers_first_and_then_hands_over(host: Host) -> Non
         lists.rename(lists.with_suffix(".away"))
         start = caller.submit(client.pre_start_container, host.uuids[:1], timeout=DEADLINE)
         assert old.terminate() == 0
-        with pytest.raises(grpc.RpcError, match="nobody knows who has"):
+        with pytest.raises(grpc.RpcError, match="the holder of"):
             start.result(DEADLINE)
         lists.with_suffix(".away").rename(lists)
     host.admit("all", 8)

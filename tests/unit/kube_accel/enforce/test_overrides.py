@@ -35,13 +35,13 @@ def test_an_entry_names_a_container_or_a_pod() -> None:
         ("a.b.c", "[" * 1000, "not JSON"),
         ("a.b.c", "{}", "an object with memory"),
         ("a.b.c", '{"core": 5}', "nothing else"),
-        ("a.b.c", '{"cores": 0}', "cores is no whole number from 1 to 100"),
-        ("a.b.c", '{"cores": true}', "cores is no whole number"),
+        ("a.b.c", '{"cores": 0}', "cores is not a whole number from 1 to 100"),
+        ("a.b.c", '{"cores": true}', "cores is not a whole number"),
         ("a.b.c", '{"softCores": 101}', "softCores is no"),
         ("a.b.c", '{"memory": "-1"}', "whole number"),
         ("a.b.c", '{"memory": 0}', "memory is 0"),
-        ("a.b.c", " " * 2000, "no short text"),
-        ("a.b.c", 7, "no short text"),
+        ("a.b.c", " " * 2000, "not a short text"),
+        ("a.b.c", 7, "not a short text"),
     ],
 )
 def test_an_entry_with_a_mistake_says_which(key: str, text: object, message: str) -> None:
@@ -60,7 +60,7 @@ def test_more_goes_as_far_as_the_card_has_it() -> None:
     found = settled([wish], tenant("a", 8, 30), tenant("b", 40, 50), tenant("c", 8, 0))
     assert not found.limits
     assert found.refused[0][1] == (
-        "override team.a.main is not followed: 40 GiB of its GPU, of which 32 GiB are left for it"
+        "override team.a.main is not applied: 40 GiB of its GPU, of which 32 GiB are left for it"
     )
     assert "50 % of its GPU, of which 40 %" in settled([wish], tenant("a", 8, 30), tenant("b", 8, 60)).refused[0][1]
     assert settled([wish], tenant("a", 8, 30), tenant("b", 80, 100, OTHER)).limits
@@ -82,7 +82,7 @@ def test_whole_gpus_and_what_mps_limits_stay_as_they_are() -> None:
     whole = Tenant("key", "team", "a", "main", "", Limit(CARD, 0, 100))
     assert "a whole GPU" in settled([Override("team.a.main", GIB)], whole).refused[0][1]
     found = settled([Override("team.a.main", None, 10)], tenant("a", 8, 0), cores_limited=False)
-    assert "cores are not limited" in found.refused[0][1]
+    assert "the limit of cores" in found.refused[0][1]
     assert settled([Override("team.a.main", GIB)], tenant("a", 8, 0), cores_limited=False).limits
 
 

@@ -57,8 +57,8 @@ def told(request: PodRequest, gpus: Sequence[GpuView], connectivity: Connectivit
             [view(0, health=UNKNOWN)],
             "the only GPU of 1 with room; 100 % and 80 GiB were free; its health is not known",
         ),
-        (pod(whole(2)), board((0, 0), (0, 0), (1, 1)), "the only 2 of 3 GPUs that nobody had any of"),
-        (pod(whole(1)), board((0, 0), (0, 0), (1, 1)), "one of 2 GPUs that nobody had any of"),
+        (pod(whole(2)), board((0, 0), (0, 0), (1, 1)), "the only 2 free of 3 GPUs"),
+        (pod(whole(1)), board((0, 0), (0, 0), (1, 1)), "one of 2 free GPUs"),
     ],
 )
 def test_what_decided_is_told_with_what_was_free(request_: PodRequest, gpus: list[GpuView], text: str) -> None:
@@ -68,8 +68,8 @@ def test_what_decided_is_told_with_what_was_free(request_: PodRequest, gpus: lis
 def test_gpus_that_nvlink_joins_are_told_of() -> None:
     gpus = board(*[(0, 0)] * 4)
     joined = told(pod(whole(2)), gpus, topology(gpus, [(1, 3)]))["main"]
-    assert joined == "the best connected 2 of 4 GPUs that nobody had any of, all by NVLink"
-    assert told(pod(whole(3)), gpus, topology(gpus, [(1, 3)]))["main"].endswith("nobody had any of")
+    assert joined == "the best connected 2 of 4 free GPUs, all by NVLink"
+    assert told(pod(whole(3)), gpus, topology(gpus, [(1, 3)]))["main"].endswith("of 4 free GPUs")
 
 
 def test_the_least_connected_is_broken() -> None:

@@ -167,6 +167,6 @@ def test_a_kubelet_that_limits_the_rate_is_asked_again() -> None:
 
 
 def test_a_kubelet_that_does_not_answer_stops_the_start() -> None:
-    with pytest.raises(StartRefused, match="nobody knows who has it: rejected by rate limit") as refused:
+    with pytest.raises(StartRefused, match="the holder of it is not known: rejected by rate limit") as refused:
         listed_now(Lister(1000), "it", pause=lambda seconds: None)
     assert refused.value.holder is None

@@ -82,7 +82,7 @@ def test_container_with_a_running_pods_gpu_waits_until_alone(kubelet: Kubelet) -
     kubelet.admit("two", "GPU-0")
     refused = (
         "kubelet gave GPU-0 to team/one and team/two, and a device is for one pod at a time; team/one has it: "
-        "delete team/two, so that it is placed anew"
+        "delete team/two, so that its replacement is placed again"
     )
     assert kubelet.start("GPU-0") == refused
     del kubelet.pods["one"]
@@ -94,7 +94,7 @@ def test_of_two_that_wait_the_first_starts_and_no_other(kubelet: Kubelet) -> Non
     kubelet.admit("two", "GPU-0")
     assert kubelet.start("GPU-0") == ""
     for _ in range(2):
-        assert kubelet.start("GPU-0").endswith("; delete one that does not run, so that it is placed anew")
+        assert kubelet.start("GPU-0").endswith("delete one that does not run, so that its replacement is placed again")
     del kubelet.pods["one"]
     assert kubelet.start("GPU-0") == ""
     kubelet.admit("three", "GPU-0")
@@ -167,7 +167,7 @@ def test_while_kubelet_does_not_list_nothing_starts(kubelet: Kubelet, monkeypatc
     monkeypatch.setattr("kube_accel.plugin.kubelet.device_exclusivity._PATIENCE", 0.0)
     kubelet.admit("one", "GPU-0")
     kubelet.silent = True
-    with pytest.raises(StartRefused, match="nobody knows who has GPU-0: nobody listens"):
+    with pytest.raises(StartRefused, match="the holder of GPU-0 is not known: nobody listens"):
         kubelet.exclusivity.admit(["GPU-0"], lambda listed: None)
     assert kubelet.refused == []
 
@@ -190,7 +190,7 @@ def test_shares_with_common_ids_start_equal_ones_once() -> None:
     assert kubelet.start("m0", "m1") == kubelet.start("m1", "m2") == ""
     assert kubelet.start("m0", "m1") == (
         "kubelet gave 2 of GPU-0 to team/one and team/two, and a device is for one pod at a time; "
-        "delete one that does not run, so that it is placed anew"
+        "delete one that does not run, so that its replacement is placed again"
     )
     del kubelet.pods["one"]
     assert kubelet.start("m0", "m1") == ""

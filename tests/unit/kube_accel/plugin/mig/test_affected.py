@@ -60,9 +60,9 @@ def test_whom_only_kubelet_knows_still_holds_it() -> None:
     ("metadata", "force", "problem"),
     [
         ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}, False, ""),
-        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, True, "would come back: a/it"),
-        ({"annotations": {"kubernetes.io/config.mirror": "1"}}, True, "would come back: a/it"),
-        ({}, False, "nothing would make these pods anew: a/it"),
+        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, True, "would return: a/it"),
+        ({"annotations": {"kubernetes.io/config.mirror": "1"}}, True, "would return: a/it"),
+        ({}, False, "these pods have no controller: a/it"),
         ({}, True, ""),
     ],
 )

@@ -27,7 +27,7 @@ QUIESCED = replace(ready(2, {0: LOST, 1: LOST}), driver_state=DriverState.QUIESC
         (UNAVAILABLE, NodeCondition("Unknown", "DriverNotAnswering", "no driver is loaded")),
         (WEDGED, NodeCondition("Unknown", "DriverNotAnswering", "it hangs")),
         (QUIESCED, NodeCondition("Unknown", "DriverReleased", "let go")),
-        (ready(2), NodeCondition("True", "GpusHealthy", "every GPU may be handed out")),
+        (ready(2), NodeCondition("True", "GpusHealthy", "every GPU can be allocated")),
         (ready(2, {1: SILENT}), NodeCondition("True", "GpusHealthy", f"{SECOND}: nvmlX: odd; reset it")),
         (ready(2, {1: ADVISED}), NodeCondition("True", "GpusHealthy", f"{SECOND}: reset it")),
         (ready(2, {1: LOST}), NodeCondition("False", "GpuUnhealthy", f"{SECOND}: the GPU is lost")),
@@ -47,7 +47,7 @@ def test_a_gpu_that_was_never_readable_counts() -> None:
     dark = replace(snapshot, inventory=replace(snapshot.inventory, unreadable=(UnreadableGpu(1, None, "is lost"),)))
     assert condition(dark) == NodeCondition("False", "GpuUnhealthy", "GPU 1: is lost")
     (reported,) = news(dark, {})
-    assert reported == News("Warning", "GpuUnhealthy", "GPU 1 is not handed out: is lost", {"index:1": "GPU 1"})
+    assert reported == News("Warning", "GpuUnhealthy", "GPU 1 is not allocated: is lost", {"index:1": "GPU 1"})
 
 
 def test_a_gpu_is_known_with_and_without_its_uuid() -> None:

@@ -175,7 +175,7 @@ def test_what_looks_or_is_called_secret_goes(text: str, secret: str) -> None:
     [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
         "prompt tokens: 512, max_tokens=4096",
-        "GPU 3 (GPU-0b1c2d3e-aaaa-bbbb-cccc-0123456789ab) is not handed out: XID 79",
+        "GPU 3 (GPU-0b1c2d3e-aaaa-bbbb-cccc-0123456789ab) is not allocated: XID 79",
         "https://example.org/a@b?x=1",
         "quota of namespace team-a for GPUs: has 50, asks for 30",
         "basic info: fine",

@@ -256,9 +256,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         *("xid", "likely", "counted 2 times", "bridges"),
     ),
     "an XID that is over": (
-        of_node(
-            node_events=[event("GpuUnhealthy", "GPU 1 (GPU-a-1) is not handed out: XID 48 (double-bit ECC error)")]
-        ),
+        of_node(node_events=[event("GpuUnhealthy", "GPU 1 (GPU-a-1) is not allocated: XID 48 (double-bit ECC error)")]),
         *("xid", "likely", "XID 48", "reset"),
     ),
     "a GPU that is lost": (of_node(bad="GPU is lost"), "gpu_lost", "certain", "GPU is lost", "power-cycle"),

@@ -195,7 +195,9 @@ def check_pci(on_bus: Collection[str], gpus: Iterable[Gpu | ExcludedGpu]) -> Che
             "look for NVRM and Xid lines in the kernel log; the GPU may have fallen off the bus",
         )
     if not on_bus:
-        return Check(Status.WARN, "pci", "no NVIDIA GPU on the bus", "take the label nvidia-device-enable off the node")
+        return Check(
+            Status.WARN, "pci", "no NVIDIA GPU on the bus", "remove the label nvidia-device-enable from the node"
+        )
     return Check(Status.OK, "pci", f"NVML sees all {len(on_bus)} NVIDIA GPUs on the bus")
 
 

@@ -123,7 +123,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
 def check_given(uuids: Collection[str], expected: int, variable: str) -> Check:
     """Check that NVML shows the number of GPUs asked for, and those that the environment names, if it does."""
     if len(uuids) != expected:
-        return Check(Status.FAIL, "gpus", f"NVML shows {len(uuids)} where {expected} were asked for", _RUNTIME)
+        return Check(Status.FAIL, "gpus", f"NVML shows {len(uuids)} GPUs, but the pod requests {expected}", _RUNTIME)
     strange = [name for name in variable.split(",") if name.startswith("GPU-") and name not in uuids]
     if strange:
         return Check(
@@ -136,7 +136,7 @@ def check_cuda(version: tuple[int, int], devices: Collection[CudaDevice], expect
     """Check that CUDA has as many devices, and that memory of each can be allocated."""
     if len(devices) != expected:
         return Check(
-            Status.FAIL, "cuda", f"CUDA shows {len(devices)} devices where {expected} were asked for", _RUNTIME
+            Status.FAIL, "cuda", f"CUDA shows {len(devices)} devices, but the pod requests {expected}", _RUNTIME
         )
     names = ", ".join(device.name for device in devices)
     return Check(Status.OK, "cuda", f"CUDA {version[0]}.{version[1]} allocates on {names}")
@@ -146,7 +146,7 @@ def check_shown(by: str, sizes: Collection[int], limit: int) -> Check:
     """Check that no GPU seems larger than the share of it."""
     most = max(sizes, default=0)
     if most > limit:
-        detail = f"{by} shows {most >> 20} MiB where the share has {limit >> 20}"
+        detail = f"{by} shows {most >> 20} MiB, but the share has {limit >> 20}"
         return Check(Status.FAIL, "share", detail, "see docs/reference/gpu-plugins.md, Enforcement of shares")
     return Check(Status.OK, "share", f"{by} shows {most >> 20} MiB")
 

@@ -41,7 +41,12 @@ def check_ledger(state_dir: Path, profile: Profile, gpus: Collection[Gpu], pod_r
             told = _rows(held_shares(by_container(listed, profile), known, profile))
             written = _ledger(state_dir)
         except (PodResourcesError, LedgerError) as error:
-            return Check(Status.FAIL, "ledger", str(error), "see the daemon's log; without its file it makes a new one")
+            return Check(
+                Status.FAIL,
+                "ledger",
+                str(error),
+                "see the daemon's log; if the file is gone, the daemon creates a new one",
+            )
         count, difference = len(told), _differences(told, written)
         if not difference:
             return Check(Status.OK, "ledger", f"agrees with kubelet on {count} containers")
@@ -54,7 +59,7 @@ def check_enforcement(status: Mapping[str, Any]) -> Check:
     """Check that what was asked for enforces shares."""
     name, problem = status.get("enforcement", ""), status.get("enforcement_problem", "")
     if not problem:
-        return Check(Status.OK, "enforcement", name or "not told by this release")
+        return Check(Status.OK, "enforcement", name or "not reported by this release")
     return Check(
         Status.WARN, "enforcement", f"{name}: {problem}", "see docs/reference/gpu-plugins.md, Enforcement of shares"
     )
@@ -71,8 +76,8 @@ def check_capabilities(status: Mapping[str, Any]) -> Check | None:
     return Check(
         Status.WARN,
         "capabilities",
-        f"shares have {given}: their memory and GPU time count for no share",
-        "leave them out of gpu_plugins_share_capabilities, and give such programs whole GPUs",
+        f"shares have {given}: nothing limits their memory and GPU time",
+        "remove them from gpu_plugins_share_capabilities, and give programs that need them whole GPUs",
     )
 
 

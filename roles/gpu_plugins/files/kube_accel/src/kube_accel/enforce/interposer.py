@@ -96,8 +96,8 @@ class Interposer:
             return str(error)
         if lacking:
             return (
-                f"the driver's library {lacking} is not below {root}; mount the driver's root there, or say by "
-                "--container-driver-root where it is"
+                f"the driver's library {lacking} is not below {root}; mount the driver's root there, or set"
+                " --container-driver-root"
             )
         self._build, self._files, self._inventory = build, selected(files, self._capabilities), inventory
         return ""

@@ -336,7 +336,7 @@ def _ask(paths: MpsPaths, pipe: Path, command: str, deadline: float) -> str:
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"no answer within {deadline:g} s") from None
     except FileNotFoundError:
-        raise OSError(f"no program {paths.command}; name it with --mps-control-command") from None
+        raise OSError(f"program {paths.command} does not exist; set --mps-control-command") from None
     if done.returncode != 0:
         raise OSError((done.stderr or done.stdout).strip() or f"exit code {done.returncode}")
     return done.stdout

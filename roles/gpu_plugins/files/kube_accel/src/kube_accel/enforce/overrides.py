@@ -58,7 +58,7 @@ def parse(key: str, text: object) -> Override:
     if not _CONTAINER.fullmatch(key) and not _UID.fullmatch(key):
         raise ValueError("it is neither <namespace>.<pod>.<container> nor the uid of a pod")
     if not isinstance(text, str) or len(text) > _MOST_TEXT:
-        raise ValueError("its value is no short text")
+        raise ValueError("its value is not a short text")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -67,14 +67,14 @@ def parse(key: str, text: object) -> Override:
         raise ValueError("its value has to be an object with memory, cores or softCores, and nothing else")
     memory = parse_quantity(document["memory"]) if "memory" in document else None
     if memory == 0:
-        raise ValueError("memory is 0, which would be no limit; remove the pod instead")
+        raise ValueError("memory is 0, which would mean no limit; delete the pod instead")
     return Override(key, memory, _percent(document, "cores"), _percent(document, "softCores"))
 
 
 def _percent(document: Mapping[str, object], key: str) -> int | None:
     value = document.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 100):
-        raise ValueError(f"{key} is no whole number from 1 to 100")
+        raise ValueError(f"{key} is not a whole number from 1 to 100")
     return value
 
 
@@ -98,7 +98,7 @@ def settle(
         wanted = _wanted(tenant.limit, entry)
         problem = _problem(tenant, entry, wanted, limits, given, memory_of, cores_limited)
         if problem:
-            refused.append((tenant, f"override {entry.key} is not followed: {problem}"))
+            refused.append((tenant, f"override {entry.key} is not applied: {problem}"))
         else:
             limits[tenant.key] = found[tenant.key] = wanted
     return Settled(found, tuple(refused))
@@ -137,7 +137,7 @@ def _problem(
     if tenant.limit.memory_bytes == 0:
         return "the container has a whole GPU, which is not limited"
     if not cores_limited and (entry.cores is not None or entry.soft_cores is not None):
-        return "cores are not limited by anything that could be changed while the container runs"
+        return "the limit of cores cannot change while the container runs"
     others = [
         limits[other.key] for other in tenants if other.key != tenant.key and other.limit.uuid == tenant.limit.uuid
     ]

@@ -71,7 +71,7 @@ class Builds:
             contents = {name: (self._source / name).read_bytes() for name in FILES}
         except OSError as error:
             raise ShimError(
-                f"the image has no interposer ({error}); use an image with one, or name its directory by --shim-dir"
+                f"the image has no interposer ({error}); use an image that contains it, or set --shim-dir"
             ) from error
         for name, data in contents.items():
             if wrong := _unfit(data, self._machine):

@@ -40,8 +40,8 @@ class Keeper:
         held = self._cluster.reservation(pod.uid)
         if held is not None and (held.assignment.node not in names or now > held.expires - BIND_SECONDS):
             return (
-                f"GPUs are kept for {who} on {held.assignment.node}, until it is bound or {RESERVED_SECONDS:.0f} s "
-                "after it was first sent there; try again"
+                f"GPUs on {held.assignment.node} are reserved for {who}, until it is bound or {RESERVED_SECONDS:.0f} s "
+                "after the first attempt; try again"
             )
         if pod.kept_until - BIND_SECONDS < now < pod.kept_until + pause(pod.kept_times):
             return (

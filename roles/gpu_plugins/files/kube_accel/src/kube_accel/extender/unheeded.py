@@ -36,7 +36,7 @@ def unheeded(item: Mapping[str, Any], managed: bool) -> str:
     if not wishes or not resources:
         return ""
     return (
-        f"nobody heeds {', '.join(wishes)} of this pod, since kube-scheduler alone places pods that ask for "
+        f"{', '.join(wishes)} of this pod has no effect, because kube-scheduler alone places pods that ask for "
         f"{', '.join(resources)}; select nodes by their labels, as nvidia.com/gpu.compute.major and "
         "nvidia.com/gpu.product by node affinity, or have whole GPUs managed (scheduler_manage_whole_gpus)"
     )

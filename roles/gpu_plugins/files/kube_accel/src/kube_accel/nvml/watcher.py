@@ -318,8 +318,8 @@ class Watcher:
         self._spawn_at = now
         self._retire()
         detail = (
-            f"NVML did not answer within {longest:g} s: {calling.function} hangs for GPU {calling.gpu}, and is not"
-            f" called for it any more; {translate.HANGS}"
+            f"NVML did not answer within {longest:g} s: {calling.function} hangs for GPU {calling.gpu}, and is no"
+            f" longer called for it; {translate.HANGS}"
         )
         _log.warning("NVML worker replaced", extra={"pid": worker.process.pid, "cause": detail})
         if first:

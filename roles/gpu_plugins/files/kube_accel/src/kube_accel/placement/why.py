@@ -72,11 +72,11 @@ def _whole(
 ) -> str:
     untouched = sum(view.untouched for view in views)
     if untouched <= container.whole:
-        return f"the only {container.whole} of {len(views)} GPUs that nobody had any of"
+        return f"the only {container.whole} free of {len(views)} GPUs"
     if container.whole == 1:
-        return f"one of {untouched} GPUs that nobody had any of"
+        return f"one of {untouched} free GPUs"
     joined = ", all by NVLink" if connectivity is not None and _linked(chosen, connectivity) else ""
-    return f"the best connected {container.whole} of {untouched} GPUs that nobody had any of{joined}"
+    return f"the best connected {container.whole} of {untouched} free GPUs{joined}"
 
 
 def _linked(chosen: Sequence[GpuView], connectivity: Connectivity) -> bool:

@@ -37,9 +37,9 @@ class ModeLock:
             for mode in Mode:
                 if mode is not self._mode and self._is_held(mode):
                     return (
-                        f"a plugin of mode {mode.value} runs on this node, which can serve one mode: waiting until it "
-                        f"has left; if it is to stay, this one ({self._mode.value}) is here by a wrong label: see the "
-                        "node's labels nvidia-device-enable and cgpu"
+                        f"a plugin of mode {mode.value} runs on this node, which can serve one mode: waiting until"
+                        f" it ends. If it should stay, a wrong label brought this plugin ({self._mode.value}) here:"
+                        " see the node's labels nvidia-device-enable and cgpu"
                     )
             # Never closed.
             fcntl.flock(self._open(_file(self._mode)), fcntl.LOCK_SH)

@@ -81,7 +81,7 @@ def check_start(
     found = {_own(holder, containers[holder], others, gpus, profile, most_containers) for holder in holders}
     if len(found) > 1:
         names = " and ".join(sorted({f"{holder.namespace}/{holder.pod}" for holder in holders}))
-        remedy = "delete one that does not run, so that it is placed anew"
+        remedy = "delete one that does not run, so that its replacement is placed again"
         raise StartRefused(
             f"kubelet gave the same {resources(profile)[kind]} to {names}, whose shares differ; {remedy}"
         )
@@ -126,7 +126,9 @@ def _own(
 
 
 def _senseless(holder: Holder | None, error: ValueError) -> StartRefused:
-    return StartRefused(f"{_who(holder)} cannot start: {error}; delete the pod, so that it is placed anew", holder)
+    return StartRefused(
+        f"{_who(holder)} cannot start: {error}; delete the pod, so that its replacement is placed again", holder
+    )
 
 
 def _known(ids: Iterable[str], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile) -> dict[str, int]:
@@ -161,8 +163,8 @@ def _check_card(
     if share.cores + cores > WHOLE or share.memory_bytes + memory > gpu.memory_bytes:
         raise StartRefused(
             f"{_who(holder)} cannot start: it has {share.cores} % and {human_bytes(share.memory_bytes)} of GPU "
-            f"{gpu.index}, of which others have {cores} % and {human_bytes(memory)}; delete the pod, so that it is "
-            "placed anew",
+            f"{gpu.index}, of which others have {cores} % and {human_bytes(memory)}; delete the pod, so that its "
+            "replacement is placed again",
             holder,
         )
 
@@ -173,7 +175,7 @@ def _check_count(share: Share, holder: Holder, others: Mapping[Holder, Devices],
     if beside >= most:
         raise StartRefused(
             f"{_who(holder)} cannot start: {beside} containers share GPU {gpu.index}, and its MPS server takes {most} "
-            "clients; delete the pod, so that it is placed anew",
+            "clients; delete the pod, so that its replacement is placed again",
             holder,
         )
 

@@ -193,7 +193,7 @@ def listed_now(lister: Lister, what: str, pause: Callable[[float], None] = time.
             reason = str(error)
         if time.monotonic() - begin > _PATIENCE:
             break
-    raise StartRefused(f"nobody knows who has {what}: {reason}")
+    raise StartRefused(f"the holder of {what} is not known: {reason}")
 
 
 def _pods(entries: Iterable[PodDevices]) -> frozenset[Pod]:
@@ -203,9 +203,9 @@ def _pods(entries: Iterable[PodDevices]) -> frozenset[Pod]:
 def _refusal(claims: Claims, holders: Mapping[str, frozenset[Pod]], begun: Mapping[str, frozenset[Pod]]) -> str:
     twice = sorted(claim for claim, pods in holders.items() if len(pods) > 1) or sorted(holders)
     pods = frozenset[Pod]().union(*holders.values())
-    remedy = "delete one that does not run, so that it is placed anew"
+    remedy = "delete one that does not run, so that its replacement is placed again"
     if len(has := begun[twice[0]]) == 1:
-        remedy = f"{_names(has, '')} has it: delete {_names(pods - has, ', ')}, so that it is placed anew"
+        remedy = f"{_names(has, '')} has it: delete {_names(pods - has, ', ')}, so that its replacement is placed again"
     given = f"kubelet gave {', '.join(claims[claim] for claim in twice)} to {_names(pods, ' and ')}"
     return f"{given}, and a device is for one pod at a time; {remedy}"
 

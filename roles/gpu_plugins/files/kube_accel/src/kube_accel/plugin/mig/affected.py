@@ -82,10 +82,10 @@ def not_to_be_evicted(pods: Iterable[Pod], force: bool) -> str:
     pods = tuple(pods)
     returning = [pod for pod in pods if pod.returns]
     if returning:
-        return f"pods of DaemonSets, and static ones, would come back: {named(returning)}; keep them off the node"
+        return f"pods of DaemonSets, and static pods, would return: {named(returning)}; keep them off the node"
     bare = [pod for pod in pods if pod.bare]
     if bare and not force:
-        return f"nothing would make these pods anew: {named(bare)}; remove them, or use --mig-drain-force"
+        return f"these pods have no controller: {named(bare)}; delete them, or set --mig-drain-force"
     return ""
 
 

@@ -81,8 +81,8 @@ class CdiWriter:
         files = self._finder.find(Path(delivery.driver_root_here), self._version)
         if not files.links:
             raise FileNotFoundError(
-                f"no library of driver {self._version} is below {delivery.driver_root_here}; mount the driver's "
-                "root there, or say by --container-driver-root where it is"
+                f"no library of driver {self._version} is below {delivery.driver_root_here}; mount the driver's root"
+                " there, or set --container-driver-root"
             )
         host = HostNodes(
             lambda name: (self._dev_root / name).exists(),

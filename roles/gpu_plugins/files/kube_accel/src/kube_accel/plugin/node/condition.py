@@ -23,7 +23,7 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class NodeCondition:
-    """The condition ``GpusHealthy``: "True" while every GPU may be handed out, "Unknown" while that is not known."""
+    """The condition ``GpusHealthy``: "True" while every GPU can be allocated, "Unknown" while that is not known."""
 
     status: str
     reason: str
@@ -66,7 +66,7 @@ def condition(snapshot: Snapshot) -> NodeCondition | None:
     message = line("; ".join([*faults, *advice, *silences(snapshot)]), _LONGEST)
     if faults:
         return NodeCondition("False", "GpuUnhealthy", message)
-    return NodeCondition("True", "GpusHealthy", message or "every GPU may be handed out")
+    return NodeCondition("True", "GpusHealthy", message or "every GPU can be allocated")
 
 
 def news(snapshot: Snapshot, reported: Mapping[str, str]) -> Iterator[News]:
@@ -86,11 +86,11 @@ def news(snapshot: Snapshot, reported: Mapping[str, str]) -> Iterator[News]:
         known = _known(bad, key, name)
         if health.health is Health.UNHEALTHY and not known:
             bad[key] = name
-            yield News("Warning", "GpuUnhealthy", f"{name} is not handed out: {health.reason}", dict(bad))
+            yield News("Warning", "GpuUnhealthy", f"{name} is not allocated: {health.reason}", dict(bad))
         elif health.health is Health.HEALTHY and known:
             for old in known:
                 del bad[old]
-            yield News("Normal", "GpuHealthy", f"{name} is handed out again", dict(bad))
+            yield News("Normal", "GpuHealthy", f"{name} is allocated again", dict(bad))
 
 
 def silences(snapshot: Snapshot) -> Iterator[str]:

@@ -249,7 +249,7 @@ class Tenants:
         policies = {key: policy for key, (policy, _) in read.items()}
         for entry in running:
             if entry.key in settled.limits and entry.key not in policies:
-                why = "an override is not followed: nothing that could be changed while it runs limits the container"
+                why = "an override is not applied: the container's limits cannot change while it runs"
                 self._report(entry.holder, "QuotaOverrideRefused", why)
         if thorough:
             self._trim(running, policies)
