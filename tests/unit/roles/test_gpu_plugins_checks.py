@@ -420,11 +420,12 @@ CHECKED = {"scheduler_modes": ["vgpu"]}
         ({"ansible_skip_tags": ["gpu_plugins"], "hostvars": {"control": {}}}, True),
     ],
 )
+@pytest.mark.parametrize("name", ["Check the GPU nodes", "Serve the GPUs"])
 def test_the_site_believes_in_an_extender_that_it_brings_itself(
-    evaluate: Evaluate, changed: dict[str, Any], coming: bool
+    evaluate: Evaluate, name: str, changed: dict[str, Any], coming: bool
 ) -> None:
     plays = DataLoader().load_from_file(str(ROLES.parent / "playbooks/site.yml"), trusted_as_template=True)
-    (variables,) = [play["vars"] for play in plays if play["name"] == "Check the GPU nodes"]
+    (variables,) = [play["vars"] for play in plays if play["name"] == name]
     given = {
         "groups": {"kube_control_plane": ["control"]},
         "hostvars": {"control": CHECKED, "localhost": {}},
