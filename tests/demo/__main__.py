@@ -88,7 +88,7 @@ EXPECTED = Expected(
 
 NEXT = """\
 Next, on a cluster of yours, from this clone (README.md, "Quick start"):
-    pip install -r requirements.txt
+    pip install ansible-core -r requirements.txt    # in a virtual environment
     make image
     ansible-galaxy collection build --force && ansible-galaxy collection install --force accel-kubernetes-*.tar.gz
     cp examples/inventory.yml inventory.yml    # and put your hosts and the path of this clone in it
