@@ -92,8 +92,8 @@ def test_expiring_certificates_are_renewed_and_pods_placed(plane: Plane) -> None
     # They last ten years.
     tasks = changed(play(plane.inventory, PLAY, scheduler_pki_renew_days=3651))
 
-    assert tasks[:1] == ["Make certificates"]
-    assert "Add our part to kube-scheduler" in tasks
+    assert tasks[:1] == ["Create the extender's certificates"]
+    assert "Configure the extender in kube-scheduler" in tasks
     assert plane.extender()["tlsConfig"]["certFile"] != first
     assert plane.placed("after") == "gpus"
 

@@ -221,7 +221,7 @@ def test_an_upgrade_by_kubeadm_is_made_good_by_the_next_run(installed: Installed
 
     until(ready, "the upgraded scheduler")
     # All else is as the first run left it.
-    assert changed(play(installed.inventory, PLAY)) == ["Add our part to kube-scheduler"]
+    assert changed(play(installed.inventory, PLAY)) == ["Configure the extender in kube-scheduler"]
     assert configuration(cluster, "cp-a") == wanted
 
 

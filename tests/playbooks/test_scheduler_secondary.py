@@ -107,7 +107,7 @@ def test_certificates_near_their_end_are_renewed_with_a_new_pod(managed: Managed
 
     tasks = changed(play(managed.inventory, INSTALL, scheduler_pki_renew_days=3651))
 
-    assert tasks[:2] == ["Make them", "Keep them in the cluster"]
+    assert tasks[:2] == ["Create certificates in the temporary directory", "Store the certificates in a Secret"]
 
     def replaced() -> bool:
         items = managed.api.call("GET", POD)[1]["items"]
