@@ -160,7 +160,7 @@ def test_a_job_that_fails_says_so_and_keeps_what_it_found(
         for event in ended.events
         if event["event"] == "runner_on_failed"
     }
-    assert ("Fail where something is blocked", "gpu-a") in failed
+    assert ("Fail if the host has blocking problems", "gpu-a") in failed
     assert "blocked" in {row["verdict"] for row in ended.results["gpu_validation"]}
 
 
