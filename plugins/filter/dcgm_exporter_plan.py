@@ -22,7 +22,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Fail if the exporter cannot be had as it is asked for
+- name: Fail if the preflight checks found problems
   ansible.builtin.fail:
     msg: "{{ plan.words }}"
   vars:

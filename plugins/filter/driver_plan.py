@@ -30,7 +30,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Refuse what cannot work
+- name: Fail if the preflight checks found problems
   ansible.builtin.fail:
     msg: "{{ plan.refusals.preflight | map(attribute='message') | join(' ') }}"
   when: plan.refusals.preflight | length > 0

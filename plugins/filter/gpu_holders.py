@@ -21,7 +21,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Say who holds the node's GPUs
+- name: Report the pods that hold the node's GPUs
   ansible.builtin.debug:
     msg: "{{ (pods.resources | accel.kubernetes.gpu_holders).all }}"
 """

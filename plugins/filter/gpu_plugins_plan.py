@@ -67,13 +67,13 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Find the files of the plugin
+- name: List the plugin's state files
   ansible.builtin.find:
     paths: /var/lib/kube-accel
     recurse: true
   register: found
 
-- name: Name those that are removed
+- name: Report the state files to remove
   ansible.builtin.debug:
     msg: "{{ {'directory': '/var/lib/kube-accel', 'paths': paths} | accel.kubernetes.gpu_plugins_plan('state') }}"
   vars:

@@ -20,7 +20,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Say what is installed
+- name: Report the installed collections
   ansible.builtin.debug:
     msg: "{{ wanted.collections | accel.kubernetes.installed_collections }}"
   vars:

@@ -19,7 +19,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Say where the wheels are
+- name: Report the paths of the wheels
   ansible.builtin.debug:
     msg: "{{ ('/home/admin/accel.kubernetes/.build' | accel.kubernetes.kube_accel_image_parts).amd64.wheels }}"
 """

@@ -21,7 +21,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Say why the pod does not start
+- name: Report why the pod does not start
   ansible.builtin.debug:
     msg: "{{ pod.status.containerStatuses[0].state.waiting.message | accel.kubernetes.printable }}"
 """

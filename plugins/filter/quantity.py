@@ -19,7 +19,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Say how much of its GPUs a node offers
+- name: Report the GPUs that a node offers
   ansible.builtin.debug:
     msg: "{{ offered['tencent.com/vcuda-core'] | default(0) | accel.kubernetes.quantity // 100 }} GPUs"
   vars:

@@ -28,7 +28,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Read what the objects are
+- name: Read the current objects
   kubernetes.core.k8s_info:
     api_version: "{{ item.apiVersion }}"
     kind: "{{ item.kind }}"
@@ -37,7 +37,7 @@ EXAMPLES = r"""
   loop: "{{ objects }}"
   register: found
 
-- name: Put back what was noted
+- name: Restore the previous objects
   kubernetes.core.k8s:
     apply: true
     definition: "{{ item }}"

@@ -38,7 +38,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Fail if something is worse than before
+- name: Fail if nodes or pods are worse than before
   ansible.builtin.fail:
     msg: "{{ state.harm | join(' ') }}"
   when: state.harm | length > 0

@@ -21,7 +21,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Refuse what cannot work
+- name: Fail if the preflight checks found problems
   ansible.builtin.assert:
     that: refusals | length == 0
     fail_msg: "{{ refusals | map(attribute='message') | join(' ') }}"

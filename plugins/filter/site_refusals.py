@@ -21,7 +21,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Refuse an inventory that cannot be worked on
+- name: Fail if the inventory is invalid
   ansible.builtin.fail:
     msg: "{{ refusals | map(attribute='message') | join(' ') }}"
   vars:

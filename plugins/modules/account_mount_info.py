@@ -40,12 +40,12 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the accounts
+- name: Read the state of the accounts tmpfs
   accel.kubernetes.account_mount_info:
     path: /var/lib/kube-accel/containers
   register: accounts
 
-- name: Show what bounds them
+- name: Show the state of the accounts tmpfs
   ansible.builtin.debug:
     msg: "{{ accounts.says }}"
 """

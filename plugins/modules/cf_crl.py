@@ -129,7 +129,7 @@ EXAMPLES = r"""
         description_en: Ascend 910 cards.
         limits: optional
 
-- name: Take it back
+- name: Remove the resource definitions
   accel.kubernetes.cf_crl:
     state: absent
     definitions:

@@ -27,12 +27,12 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at what is offered
+- name: Read the resource definitions
   accel.kubernetes.cf_crl_info:
     group: gpu-manager
   register: offered
 
-- name: Offer all of it in another cluster
+- name: Copy the resource definitions to another cluster
   accel.kubernetes.cf_crl:
     context: other
     definitions: "{{ offered.definitions }}"

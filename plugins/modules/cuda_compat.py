@@ -159,31 +159,31 @@ EXAMPLES = r"""
 - name: Read the GPUs
   accel.kubernetes.nvml_facts:
 
-- name: Tell whether CUDA 13.0 runs here
+- name: Check whether CUDA 13.0 runs on the host
   accel.kubernetes.cuda_compat:
     facts: "{{ ansible_facts.accel_nvml }}"
     cuda_version: "13.0"
   register: answer
 
-- name: Tell whether an image runs here whose configuration says nothing of CUDA
+- name: Check an image without CUDA variables
   accel.kubernetes.cuda_compat:
     facts: "{{ ansible_facts.accel_nvml }}"
     image: registry.example.com/team/train:1
     layers_mib: 8192
 
-- name: Stop where it does not
+- name: Fail if CUDA 13.0 does not run
   ansible.builtin.assert:
     that: answer.verdict != 'blocked'
     fail_msg: "{{ answer.reason }}. {{ answer.remedy }}"
 
-- name: Tell whether an image with a model in bfloat16 runs on a node
+- name: Check an image with a bfloat16 model on a node
   accel.kubernetes.cuda_compat:
     node: gpu-1
     image: docker.io/vllm/vllm-openai:v0.10.0
     model: meta-llama/Llama-3.1-8B-Instruct
   delegate_to: localhost
 
-- name: Find out what is wrong with a pod that ended with an error
+- name: Diagnose a pod that ended with an error
   accel.kubernetes.cuda_compat:
     pod: {name: train, namespace: team-a}
     errors: [CUDA_ERROR_UNSUPPORTED_PTX_VERSION]

@@ -86,7 +86,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look for the modules that Canonical built
+- name: Look up Canonical's prebuilt modules
   accel.kubernetes.driver_packages_info:
     family: deb
     distribution: Ubuntu

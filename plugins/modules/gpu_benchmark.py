@@ -122,17 +122,17 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Measure the node as it is
+- name: Measure the node in its current layout
   accel.kubernetes.gpu_benchmark:
     node: gpu-1
     json_file: /srv/benchmarks/whole.json
   register: whole
 
-- name: Show it
+- name: Show the measurements
   ansible.builtin.debug:
     msg: "{{ whole.table }}"
 
-- name: Measure shares of it with a training of our own, once its mode is vgpu
+- name: Measure shares of the node with a custom training
   accel.kubernetes.gpu_benchmark:
     node: gpu-1
     image: registry.example.com/ml/train:3

@@ -27,16 +27,16 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Find out what happened to a pod
+- name: Diagnose a pod
   accel.kubernetes.gpu_diagnose_info:
     pod: {name: train-0, namespace: team-a}
   register: told
 
-- name: Show it
+- name: Show the diagnosis
   ansible.builtin.debug:
     msg: "{{ told.summary }}"
 
-- name: Look at a node
+- name: Diagnose a node
   accel.kubernetes.gpu_diagnose_info:
     node: gpu-1
 """

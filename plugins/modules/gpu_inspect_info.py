@@ -49,11 +49,11 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at all GPUs
+- name: Read the allocations of all GPUs
   accel.kubernetes.gpu_inspect_info:
   register: seen
 
-- name: Show them as kubectl inspect does
+- name: Show the allocations
   ansible.builtin.debug:
     msg: "{{ seen.details }}"
 

@@ -63,13 +63,13 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See what a migration takes
+- name: Plan the migration
   accel.kubernetes.gpu_migration_info:
     hosts:
       - {node: gpu-1, mode: pgpu}
   register: migration
 
-- name: Show it
+- name: Show the migration plan
   ansible.builtin.debug:
     msg: "{{ migration.table }}"
 """

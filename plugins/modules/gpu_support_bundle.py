@@ -45,7 +45,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Collect what support asks for
+- name: Create the support bundle
   accel.kubernetes.gpu_support_bundle:
     path: ~/gpu-support.tar.gz
     pod: {name: train-0, namespace: team-a}

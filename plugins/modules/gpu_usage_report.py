@@ -149,7 +149,7 @@ EXAMPLES = r"""
     csv_file: /srv/reports/2026-10.csv
   register: october
 
-- name: Show it
+- name: Show the usage report
   ansible.builtin.debug:
     msg: "{{ october.table }}"
 

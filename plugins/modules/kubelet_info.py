@@ -35,7 +35,7 @@ EXAMPLES = r"""
   delegate_to: localhost
   register: kubelet
 
-- name: Show whether it heeds NUMA nodes
+- name: Show kubelet's topology manager policy
   ansible.builtin.debug:
     msg: "{{ kubelet.settings.topology_manager_policy | default('not known: ' ~ kubelet.reason) }}"
 """

@@ -42,7 +42,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Take what a device plugin left behind from its node
+- name: Remove a device plugin's condition from the node
   accel.kubernetes.node_condition:
     node: gpu-1
     type: GpusHealthy

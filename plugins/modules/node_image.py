@@ -87,7 +87,7 @@ EXAMPLES = r"""
     digests: ["{{ image.digest }}", "{{ image.id }}"]
     archive: /var/lib/accel-kubernetes/image/kube-accel.tar
 
-- name: Remove it, on an RKE2 node
+- name: Remove the image from an RKE2 node
   accel.kubernetes.node_image:
     state: absent
     repository: localhost/kube-accel

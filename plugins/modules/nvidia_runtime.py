@@ -181,11 +181,11 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let pods ask containerd for the NVIDIA runtime
+- name: Register the NVIDIA runtime with containerd
   accel.kubernetes.nvidia_runtime:
     runtime: containerd
 
-- name: Make it the default of Docker, with CDI
+- name: Make the NVIDIA runtime Docker's default, with CDI
   accel.kubernetes.nvidia_runtime:
     runtime: docker
     default_runtime: true
@@ -200,12 +200,12 @@ EXAMPLES = r"""
     ready: [k0s, ctr, version]
     cri_socket: /run/k0s/containerd.sock
 
-- name: Have k3s offer it, on a node whose GPUs are shared
+- name: Register the NVIDIA runtime with k3s for shared GPUs
   accel.kubernetes.nvidia_runtime:
     runtime: k3s
     ignore_visible_devices: true
 
-- name: Take it out again
+- name: Remove the NVIDIA runtime
   accel.kubernetes.nvidia_runtime:
     runtime: containerd
     state: absent

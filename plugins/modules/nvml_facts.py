@@ -51,7 +51,7 @@ EXAMPLES = r"""
 - name: Read the GPUs
   accel.kubernetes.nvml_facts:
 
-- name: Say what is wrong with the driver
+- name: Report the driver's problem
   ansible.builtin.assert:
     that: ansible_facts.accel_nvml.available
     fail_msg: "{{ ansible_facts.accel_nvml.reason }}"

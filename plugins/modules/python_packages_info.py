@@ -27,7 +27,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look for what the collection imports on the controller
+- name: Look up the controller's Python packages
   accel.kubernetes.python_packages_info:
     requirements: "{{ lookup('ansible.builtin.file', 'requirements.txt').splitlines() }}"
   delegate_to: localhost

@@ -213,7 +213,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Keep nodes with all GPUs free
+- name: Prefer the fullest nodes for GPU pods
   accel.kubernetes.scheduler_extender:
     binpack_resources:
       - name: nvidia.com/gpu
@@ -238,7 +238,7 @@ EXAMPLES = r"""
     mounts:
       - /etc/kubernetes/kube-accel-tls
 
-- name: Give kube-scheduler back as it was
+- name: Restore kube-scheduler's configuration
   accel.kubernetes.scheduler_extender:
     state: absent
 """
