@@ -67,7 +67,11 @@ def test_a_limit_that_does_not_hold_is_named(container: Container, only: dict[st
 @pytest.mark.parametrize(
     ("visible", "named", "says"),
     [
-        ("all", "", ["gpus: NVML shows 8 where 1 were asked for", "cuda: CUDA shows 8 devices where 1 were asked for"]),
+        (
+            "all",
+            "",
+            ["gpus: NVML shows 8 GPUs, but the pod requests 1", "cuda: CUDA shows 8 devices, but the pod requests 1"],
+        ),
         (None, "GPU-another", ["gpus: NVML does not show GPU-another of NVIDIA_VISIBLE_DEVICES"]),
     ],
 )

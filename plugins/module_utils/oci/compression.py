@@ -66,7 +66,7 @@ def _unpack_gzip(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
         data += source.read(CHUNK)
         if member.eof and data and not data.startswith(_GZIP):
             raise ImageError(
-                f"{origin} has data after the end of what gzip packed, which containerd refuses; pack it anew"
+                f"{origin} has data after the end of what gzip packed, which containerd refuses; pack it again"
             )
         if member.eof and data:
             member = zlib.decompressobj(31)

@@ -165,8 +165,8 @@ class Store:
         for member in tar:
             if member.type not in UNPACKED:
                 raise ImageError(
-                    f"{origin} has {member.name!r} in a layer, of the tar type {member.type!r}, which no container "
-                    "runtime unpacks; build the image anew"
+                    f"{origin} has {member.name!r} in a layer, of the tar type {member.type!r}, which no container"
+                    " runtime unpacks; rebuild the image"
                 )
         entries = list(_entries(tar))
         _check_end(tar, origin, (ZERO_BLOCK, b""))

@@ -177,7 +177,7 @@ def _check_size(origin: str, entries: Sequence[zipfile.ZipInfo]) -> None:
     if len(entries) > MAX_FILES:
         raise ImageError(f"{origin} holds {len(entries)} files; at most {MAX_FILES} are taken")
     if sum(entry.file_size for entry in entries) > MAX_SIZE:
-        raise ImageError(f"{origin} unpacks to more than {MAX_SIZE >> 20} MiB; no wheel of ours is that large")
+        raise ImageError(f"{origin} unpacks to more than {MAX_SIZE >> 20} MiB; the daemons need no wheel of that size")
 
 
 def _check_entry(origin: str, entry: zipfile.ZipInfo) -> None:

@@ -234,12 +234,10 @@ def _require_kept(runtime: str, text: str, path: str) -> None:
     generator = _GENERATED.match(text)
     if runtime == "containerd" and generator:
         name = generator.group(1)
-        raise ConfigError(
-            f"{path} is written anew by {name} at each start, so an edit would be lost; use runtime={name}"
-        )
+        raise ConfigError(f"{name} rewrites {path} at each start, so an edit would be lost; use runtime={name}")
     if runtime == "containerd" and _OF_K0S.match(text):
         raise ConfigError(
-            f"{path} is written anew by k0s at each start, so an edit would be lost; write 'version = 3' (before k0s "
+            f"k0s rewrites {path} at each start, so an edit would be lost; write 'version = 3' (before k0s "
             "1.36: 2) to /etc/k0s/containerd.d/nvidia.toml and set config_path to that file, then run again"
         )
 

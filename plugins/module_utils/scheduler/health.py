@@ -92,8 +92,8 @@ def health_url(flag: Callable[[str], str | None]) -> str:
         raise Refused(_unknown("bind-address", given, "address")) from error
     if port == "0":
         raise Refused(
-            "kube-scheduler's --secure-port is 0, so it answers nowhere and nobody can tell whether it is well: take "
-            "that flag out, or set health_url to an empty string"
+            "kube-scheduler's --secure-port is 0, so its health cannot be checked: remove this flag, or set"
+            " health_url to an empty string"
         )
     if not port.isdecimal():
         raise Refused(_unknown("secure-port", port, "number"))

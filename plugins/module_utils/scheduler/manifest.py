@@ -232,8 +232,8 @@ class Manifest:
         ours = self._our_directory()
         if ours and any(value.startswith(f"{ours}/") for value in files) and not files[-1].startswith(f"{ours}/"):
             raise ConfigError(
-                f"{self.path} has --config={files[-1]} besides ours, and kube-scheduler reads the last one alone: "
-                "take one of them out, or run with state=absent first"
+                f"{self.path} has --config={files[-1]} besides the module's own, but kube-scheduler reads only the"
+                " last one: remove one of them, or run with state=absent first"
             )
         if self._script() is not None and not files:
             raise ConfigError(

@@ -112,8 +112,8 @@ def _of_proxied(options: Options, host: Host, plan: Plan, seen: Mapping[str, Any
     if names:
         yield Refusal(
             "services_taken",
-            f"The layout proxied is reached through the Services {' and '.join(plan.services)} in {NAMESPACE}, and "
-            f"somebody else has {' and '.join(names)}; remove what it belongs to, or set scheduler_layout=secondary.",
+            f"The layout proxied is reached through the Services {' and '.join(plan.services)} in {NAMESPACE}, but"
+            f" {' and '.join(names)} belongs to another program; remove that, or set scheduler_layout=secondary.",
         )
     if plan.layout == "proxied" and host.lacks_authority_key:
         yield Refusal(

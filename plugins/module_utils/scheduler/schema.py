@@ -176,7 +176,8 @@ def check_extenders(extenders: Sequence[Mapping[str, Any]], path: str) -> None:
     if len(binders) > 1:
         urls = " and ".join(str(extender.get("urlPrefix")) for extender in binders)
         raise TwoBindersError(
-            f"{path}: {urls} would both bind pods, and kube-scheduler allows one binder: leave bind_verb out of ours"
+            f"{path}: {urls} would both bind pods, and kube-scheduler allows one binder: remove bind_verb from the"
+            " extender that this module adds"
         )
     managed: Dict[str, str] = {}
     for extender in extenders:

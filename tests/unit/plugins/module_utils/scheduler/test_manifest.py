@@ -212,7 +212,7 @@ def test_second_configuration_flag_is_refused_and_survives() -> None:
     once["spec"]["containers"][0]["command"].append("--config=/c/s.yaml")
     text = yaml.safe_dump(once)
 
-    with pytest.raises(ConfigError, match=r"--config=/c/s\.yaml besides ours.*take one of them out"):
+    with pytest.raises(ConfigError, match=r"--config=/c/s\.yaml besides the module's own.*remove one of them"):
         added(text, Wanted(CONFIG, ""))
 
     after = data_of(removed(text, None))

@@ -270,7 +270,7 @@ CLUSTER_CONFIGURATION = {"resources": [{"data": {"ClusterConfiguration": "schedu
         (
             {"layout": "proxied", "seen": {"services": NOT_OURS}},
             "services_taken",
-            "somebody else has gpu-quota-admission; remove what it belongs to",
+            "gpu-quota-admission belongs to another program; remove that",
         ),
         (
             {"layout": "local", "seen": {"kubeadm": {"failed": False, "msg": "refused\nby x"}}},
