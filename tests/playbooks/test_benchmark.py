@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sim import forks
 from sim.cluster import NodeSpec, Spec
 from sim.cluster.client import MERGE, Api, pod, until
 
@@ -183,6 +184,13 @@ def test_layouts_that_cannot_be_are_refused_before_any(books: Playbooks, api: Ap
     assert (marks(api), left(api), refused.changed) == (before, [], 0)
 
 
+@pytest.fixture
+def unforked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules are processes below Ansible, which learn from that when it is gone. Forks are below their server."""
+    monkeypatch.delenv(forks.VARIABLE)
+
+
+@pytest.mark.usefixtures("unforked")
 def test_an_interrupted_run_leaves_no_pod(books: Playbooks, api: Api) -> None:
     wanted = {"benchmark_node": "gpu-a", "benchmark_launches": 100_000}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
