@@ -420,7 +420,7 @@ CHECKED = {"scheduler_modes": ["vgpu"]}
         ({"ansible_skip_tags": ["gpu_plugins"], "hostvars": {"control": {}}}, True),
     ],
 )
-@pytest.mark.parametrize("name", ["Check the GPU nodes", "Serve the GPUs"])
+@pytest.mark.parametrize("name", ["Check the GPU nodes", "Install the device plugins"])
 def test_the_site_believes_in_an_extender_that_it_brings_itself(
     evaluate: Evaluate, name: str, changed: dict[str, Any], coming: bool
 ) -> None:
