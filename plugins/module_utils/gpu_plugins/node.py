@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ..cluster.annotations import node_told
 from ..shared import label_names
-from ..shared.modes import CGPU_LABEL, HELD_LABEL, MODE_LABEL
+from ..shared.modes import CGPU_LABEL, HELD_LABEL, MODE_LABEL, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import annotations_of, labels_of, mapping, mappings, resources
 from .offer import CONFIG_LABEL
@@ -77,7 +77,7 @@ class NodeState:
     problems: List[str]
     """Annotations that cannot be read, a sentence each."""
     mig_cutting: bool
-    """Whether GPUs are to be cut by MIG."""
+    """Whether GPUs are to be cut by MIG. In other modes what was planned is of an earlier layout of the run."""
 
 
 def node_state(seen: Seen) -> NodeState:
@@ -117,7 +117,7 @@ def node_state(seen: Seen) -> NodeState:
         kept_labels=told.labels,
         taint=told.taint,
         problems=told.problems,
-        mig_cutting=bool(seen.mig_planned.get("cut")),
+        mig_cutting=target == WHOLE_MODE and bool(seen.mig_planned.get("cut")),
     )
 
 

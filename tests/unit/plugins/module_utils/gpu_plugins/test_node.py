@@ -80,6 +80,13 @@ def test_a_cordon_has_an_owner(annotations: Object, mig_label: object, cordoned:
     assert (found.cordoned, found.keeps_cordon, found.left_for) == (cordoned, not cordoned, left_for)
 
 
+@pytest.mark.parametrize(("mode", "cutting"), [("pgpu", True), ("vgpu", False)])
+def test_only_whole_gpus_are_cut_whatever_was_planned(mode: str, cutting: bool) -> None:
+    node = {"metadata": {"name": "n", "labels": {MODE: mode}}}
+    found = node_state(Seen({"resources": [node]}, {"gpu_plugins_mode": mode}, {"cut": ["GPU-1"]}))
+    assert found.mig_cutting is cutting
+
+
 def test_a_node_that_is_not_registered_is_empty() -> None:
     found = node_state(Seen({"resources": []}, {"gpu_plugins_mode": "vgpu"}))
     assert (found.object, found.serves, found.target, found.unschedulable) == ({}, "", "vgpu", False)
