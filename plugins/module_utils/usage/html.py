@@ -173,9 +173,9 @@ def _by_namespace(shown: Sequence[Figures], classes: Dict[str, str]) -> Iterator
         kind, words = classes.get(name, OTHERS), "use not known" if used is None else f"{decimal(used)} used"
         part = min(used or Fraction(0), amounts[name]) / amounts[name] if amounts[name] else Fraction(0)
         wide, full = (f"{float(100 * share):.2f}%" for share in (amounts[name] / most, part))
-        bar = f'<div class="had {kind}" style="width:{wide}"><i class="{kind}" style="width:{full}"></i></div>'
+        drawn = f'<div class="had {kind}" style="width:{wide}"><i class="{kind}" style="width:{full}"></i></div>'
         label = f'<b title="{_text(name)}">{_text(name)}</b>'
-        yield f"<li>{label}{bar}<span>{decimal(amounts[name])}, {words}</span></li>"
+        yield f"<li>{label}{drawn}<span>{decimal(amounts[name])}, {words}</span></li>"
     yield "</ul>"
     yield '<p class="quiet">The filled part of a bar was used. The empty part was idle.</p>'
     if len(ordered) > _BARS:
