@@ -93,7 +93,7 @@ def test_call_without_the_kept_node_drops_and_moves_nothing(extender: Extender, 
     victim, rival = waiting(extender, "victim"), waiting(extender, "rival")
     (node,) = extender.filter(victim, *NODES)["NodeNames"]
     names = [name for name in NODES if others and name != node]
-    assert f"kept for pod team/victim on {node}" in extender.filter(victim, *names)["Error"]
+    assert f"GPUs on {node} are reserved for pod team/victim" in extender.filter(victim, *names)["Error"]
     assert kept(extender, "victim") == [node]
     assert extender.filter(rival, node)["NodeNames"] == []
     assert extender.filter(victim, *NODES)["NodeNames"] == [node]

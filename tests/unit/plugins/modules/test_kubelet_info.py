@@ -79,7 +79,7 @@ def test_kubelet_says_how_it_places_containers(ask: Ask, answers: dict[str, Answ
         ((503, "no kubelet"), "the API server refused with status 503: no kubelet"),
         ((200, "<html>"), "cannot be read"),
         ((200, "[]"), "it has no kubeletconfig"),
-        ((200, '{"kubeletconfig": {"topologyManagerPolicy": 7}}'), "topologyManagerPolicy is no text"),
+        ((200, '{"kubeletconfig": {"topologyManagerPolicy": 7}}'), "topologyManagerPolicy is not text"),
         ((200, "[" * 100_000), "cannot be read"),
     ],
 )
