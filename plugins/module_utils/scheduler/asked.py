@@ -54,6 +54,10 @@ class Options:
     """Whether the run assembles an image and imports it on hosts, so that no registry has it."""
     tolerations: Sequence[Mapping[str, Any]]
     """What the plugins' pods tolerate."""
+    kubectl_plugin: bool
+    """Whether the host gets the command ``kubectl inspect gpu``."""
+    kubectl_plugin_dir: str
+    """Directory on the host, without a slash at its end."""
     removing: bool
     """Whether all that is ours is to go, whatever the variables ask for."""
 
@@ -94,6 +98,8 @@ def read_options(values: Mapping[str, Any]) -> Tuple[Options, List[Refusal]]:
         tolerations=_TOLERATIONS
         if values.get("gpu_plugins_tolerations") == ""
         else read.mappings("gpu_plugins_tolerations"),
+        kubectl_plugin=read.boolean("scheduler_kubectl_plugin_enabled"),
+        kubectl_plugin_dir=without_slash(read.text("scheduler_kubectl_plugin_dir")),
         removing=read.boolean("scheduler_removing"),
     )
     return options, read.refusals

@@ -13,6 +13,8 @@ from .asked import read_options
 from .cluster import answers as answers_by_subject
 from .documents import DocumentError, api_server, cluster_configuration
 from .kubeadm import kubeadm
+from .kubectl_plugin import commands
+from .kubectl_plugin import refusals as kubectl_plugin_refusals
 from .layout import plan, read_host
 from .leftovers import leftovers
 from .objects import networks, planned_objects
@@ -53,6 +55,8 @@ def scheduler_refusals(
     role = _Role(asked, hostvars, groups, cluster)
     network = networks(role.options, role.plan, role.seen.get("network"))
     found = [*role.refusals, *refusals(role.options, role.host, role.plan, role.seen, network)]
+    if role.plan.on_host:
+        found += kubectl_plugin_refusals(role.options, mapping(role.seen.get("python")))
     return [dict(vars(each)) for each in found]
 
 
@@ -76,6 +80,16 @@ def scheduler_leftovers(
     """Return what earlier runs left in the cluster and in the directory of certificates, a ``leftovers.Leftovers``."""
     role = _Role(asked, hostvars, groups)
     return dict(vars(leftovers(role.options, role.plan, role.inventory, mapping(swept), mapping(files))))
+
+
+def scheduler_commands(
+    asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, found: object, sources: Mapping[str, str]
+) -> List[Dict[str, str]]:
+    """Return what becomes of the commands of kubectl on the host, each a ``kubectl_plugin.Command``."""
+    role = _Role(asked, hostvars, groups)
+    python = mapping(role.seen.get("python"))
+    planned = commands(role.options, role.plan.on_host, python, found, sources)
+    return [dict(vars(each)) for each in planned]
 
 
 def scheduler_progress(found: object, layout: str) -> Dict[str, Any]:

@@ -27,7 +27,7 @@ _INVISIBLE = re.compile(
 )
 _MARKS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
 # No script puts more on a letter, and a terminal draws them over the lines above and below.
-_STACKED = re.compile(f"(?<={_MARKS}{{4}}){_MARKS}")
+_STACKED = re.compile("(?<=" + _MARKS + "{4})" + _MARKS)
 # Not html.escape, which would bring all of HTML's entities into every daemon.
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 # Spreadsheets trim what comes before, some take the wide forms, and some divide lines at semicolons.

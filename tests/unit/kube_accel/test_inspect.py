@@ -94,7 +94,7 @@ def test_what_is_used_is_asked_of_the_plugins(kubectl: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(("gone",), "no node with GPUs has the name gone"), (("--context=",), ""), (("--mode=vcuda",), "invalid Mode")],
+    [(("gone",), "no node with GPUs has the name gone"), (("--context=",), ""), (("--mode=vcuda",), "invalid choice")],
 )
 def test_wrong_words_are_named(kubectl: Path, words: tuple[str, ...], message: str) -> None:
     done = run(kubectl, *words)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kube-accel inspect``, and as plugins of kubectl ``kubectl inspect gpu`` and ``kubectl inspect cgpu``."""
+"""``kube-accel inspect``, and as plugins of kubectl ``kubectl inspect gpu`` and ``kubectl inspect cgpu``.
+
+The role scheduler has it run on hosts too: by Python 3.8 and later, with its standard library alone.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from functools import partial
 from typing import TextIO
 
 from kube_accel.inspect.kubectl import Kubectl, KubectlError
-from kube_accel.model import Mode
 from kube_accel.shared.gpu_view import ClusterView, absent, narrowed, not_ready, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, json_text, summary
+from kube_accel.shared.modes import MODES
 from kube_accel.shared.plugin_metrics import at_once, read_pages
 from kube_accel.shared.plugin_pods import NAMESPACE, metrics_paths
 from kube_accel.shared.printable import line
@@ -32,7 +35,7 @@ _OUTPUTS: Mapping[str, Callable[[ClusterView], str]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser, mode: Mode | None = None) -> None:
+def add_arguments(parser: argparse.ArgumentParser, mode: str = "") -> None:
     """Add the flags; ``mode`` is what is shown unless another is asked for."""
     parser.add_argument(
         "nodes", nargs="*", metavar="NODE", help="names of nodes to show (default: every node with GPUs)"
@@ -52,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, mode: Mode | None = None) -> 
         const="details",
         help="show each pod, as --output=details",
     )
-    parser.add_argument("--mode", type=Mode, choices=tuple(Mode), default=mode, help="show only nodes of this mode")
+    parser.add_argument("--mode", choices=MODES, default=mode, help="show only nodes of this mode")
     parser.add_argument(
         "-u",
         "--used",
@@ -112,20 +115,20 @@ def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
     found = view(nodes, pods, used, [*odd, *problems], arguments.plugins_namespace)
     if missing := absent(found, arguments.nodes):
         raise KubectlError(f"no node with GPUs has the name {', '.join(missing)}")
-    return narrowed(found, arguments.mode.value if arguments.mode is not None else "", arguments.nodes)
+    return narrowed(found, arguments.mode, arguments.nodes)
 
 
 def kubectl_inspect_gpu() -> int:
     """Run ``kubectl inspect gpu``, which shows all nodes with GPUs."""
-    return _plugin("gpu", None)
+    return _plugin("gpu", "")
 
 
 def kubectl_inspect_cgpu() -> int:
     """Run ``kubectl inspect cgpu``, which shows the nodes that share GPUs by memory."""
-    return _plugin("cgpu", Mode.CGPU)
+    return _plugin("cgpu", "cgpu")
 
 
-def _plugin(name: str, mode: Mode | None) -> int:
+def _plugin(name: str, mode: str) -> int:
     parser = argparse.ArgumentParser(prog=f"kubectl inspect {name}", description="Show which pods have which GPUs.")
     add_arguments(parser, mode)
     return run(parser.parse_args())
