@@ -35,6 +35,8 @@ class Job:
     has: Any
     """What the result is, or of a dictionary some of its keys."""
     variables: dict[str, Any] = field(default_factory=dict)
+    refused: str = ""
+    """Why it does nothing on this cluster, and leaves no result."""
 
 
 # In this order: the cluster is served, looked at, changed, and given back.
@@ -49,6 +51,12 @@ JOBS = {
     "diagnose": Job("gpu_diagnosis", {"problems": []}),
     "report": Job("gpu_usage_report", {"problems": []}),
     "benchmark": Job("gpu_benchmark", {"problems": []}, {"benchmark_node": "gpu-a", "benchmark_launches": 100}),
+    "validate_share": Job(
+        "gpu_share_validation",
+        {},
+        {"validate_share_node": "gpu-a"},
+        "node gpu-a serves mode pgpu, in which",
+    ),
     "upgrade_driver": Job("upgraded_drivers", {"gpu-a": {"from": OLD, "to": NEW}}, {"driver_runfile": NEW}),
     "rollout": Job(
         "gpu_rollout", {"result": "kept", "reason": ""}, {"gpu_plugins_log_level": "debug", "rollout_soak": 0}
@@ -168,6 +176,11 @@ def test_a_job_that_fails_says_so_and_keeps_what_it_found(
 def test_it_runs_without_a_terminal_and_leaves_its_result(books: Playbooks, book: str, tmp_path: Path) -> None:
     job = JOBS[book]
     ended = run(books, tmp_path, book, job.variables)
+    if job.refused:
+        assert ended.code != 0
+        assert job.refused in ended.output
+        assert job.result not in ended.results
+        return
     assert ended.code == 0, ended.output
     found = ended.results[job.result]
     if isinstance(job.has, dict):

@@ -21,6 +21,7 @@ NAME = "kube-accel-benchmark"
 ALIVE_SECONDS = 60
 """A Job ends that nobody has asked for so long to go on, and what it was goes as long after."""
 LOG_LINES, LOG_BYTES = 1000, 1 << 20
+_USE_GPU = "kube-accel.io/use-gpu-uuid"
 _GRACE_SECONDS = 5
 _LAST_LINES = 3
 
@@ -88,6 +89,7 @@ def job(wish: Wish, row: Row, node: Mapping[str, Any], place: Place) -> Dict[str
     """Return the Job that runs the pods of a row side by side, and ends where one of them fails."""
     name = job_name(wish.node)
     labels = {"app.kubernetes.io/name": NAME, INSTANCE: name}
+    annotations = {"annotations": {_USE_GPU: row.gpu}} if row.gpu else {}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -99,7 +101,7 @@ def job(wish: Wish, row: Row, node: Mapping[str, Any], place: Place) -> Dict[str
             # A controller that dies leaves pods that end, and a Job that goes.
             "activeDeadlineSeconds": 2 * ALIVE_SECONDS,
             "ttlSecondsAfterFinished": ALIVE_SECONDS,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(wish, row, node, place)},
+            "template": {"metadata": {"labels": labels, **annotations}, "spec": _pod(wish, row, node, place)},
         },
     }
 

@@ -46,6 +46,8 @@ class Row:
     """Limits of a pod."""
     profile: str = ""
     """Of MIG devices."""
+    gpu: str = ""
+    """The UUID of the one GPU that all pods are to be on; empty where they are on all of them."""
 
     @property
     def name(self) -> str:
@@ -248,6 +250,11 @@ def spread(node: Mapping[str, Any], row: Row, names: Sequence[str]) -> str:
     except ValueError:
         return ""
     held = {gpu.index: len({tenant.pod for tenant in gpu.tenants} & set(names)) for gpu in said.gpus}
+    if row.gpu:
+        index = next((gpu.index for gpu in said.gpus if gpu.uuid == row.gpu), -1)
+        if sum(held.values()) < row.pods or held.get(index) == row.pods:
+            return ""
+        return f"its pods are not all on GPU {index}, so they are no neighbors; name a node with one GPU"
     if sum(held.values()) < row.pods or set(held.values()) == {row.sharers}:
         return ""
     where = ", ".join(f"{count} on GPU {index}" for index, count in held.items())

@@ -44,6 +44,8 @@ class Run:
         self.asked = ""
         """Why it is to end; empty where nobody asked."""
         self.outcomes: List[report.Outcome] = []
+        self.logs: List[str] = []
+        """Of the pods that ended last."""
 
     def all(self, wanted: Sequence[rows.Row]) -> None:
         """Measure each. Raises Interrupted, or ApiServerError where the API server is gone."""
@@ -111,7 +113,7 @@ class Run:
             time.sleep(_POLL_SECONDS)
 
     def _ended(self, found: jobs.Measured, pods: Sequence[Mapping[str, Any]], uneven: str) -> jobs.Measured:
-        logs = [self.log(pod) for pod in pods if found.problem == "" or _phase(pod) == "Failed"]
+        self.logs = logs = [self.log(pod) for pod in pods if found.problem == "" or _phase(pod) == "Failed"]
         if found.problem:
             last = " | ".join(logs[0].strip().splitlines()[-3:]) if logs else ""
             return replace(found, problem=printable.line(f"{found.problem}{': ' if last else ''}{last}"))

@@ -40,7 +40,7 @@ over:
 """
 
 
-class _Worker(Cuda):
+class Worker(Cuda):
     """The first device that CUDA shows, and a kernel for it."""
 
     def prepare(self) -> str:
@@ -71,7 +71,7 @@ class _Worker(Cuda):
 def run(arguments: argparse.Namespace) -> int:
     """Print the seconds that the launches took as one line of JSON, and return 1 where CUDA failed."""
     try:
-        worker = _Worker()
+        worker = Worker()
         device = worker.prepare()
         # The first launch brings the kernel to the device.
         worker.work(1)

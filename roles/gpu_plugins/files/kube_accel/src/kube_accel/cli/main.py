@@ -238,6 +238,17 @@ def _add_validate(validate: argparse.ArgumentParser) -> None:
     )
     inside = validate.add_argument_group("in a pod with GPUs")
     inside.add_argument(
+        "--share",
+        action="store_true",
+        help="prove what this pod's share is: memory to the last byte, and GPU time; a table, and a line of JSON",
+    )
+    inside.add_argument(
+        "--cores", type=int, default=0, metavar="PERCENT", help="its share of a GPU's time (default: not limited)"
+    )
+    inside.add_argument(
+        "--seconds", type=_seconds, default=10.0, help="for how long --share measures GPU time (default: 10)"
+    )
+    inside.add_argument(
         "--pod", action="store_true", help="check this pod's GPUs with NVML and CUDA, and print one line of JSON"
     )
     inside.add_argument("--gpus", type=int, default=1, help="number of GPUs that the pod requests (default: 1)")

@@ -61,6 +61,10 @@ class Check:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every check, and return 1 when one of them failed."""
+    if arguments.share:
+        from kube_accel.cli.validate_share import run as run_with_share
+
+        return run_with_share(arguments)
     if arguments.pod:
         # Loaded here: a node's checks have none of it.
         from kube_accel.cli.validate_pod import run as run_in_pod

@@ -14,7 +14,8 @@ from kube_accel.cli.validate import Check, Status, check_nvml, look
 
 _LIBRARY = "libcuda.so.1"
 _TRIAL_BYTES = 16 << 20
-_OUT_OF_MEMORY = 2
+OUT_OF_MEMORY = 2
+"""CUDA_ERROR_OUT_OF_MEMORY."""
 _RUNTIME = "see the runtime class and the container runtime of the node"
 
 
@@ -153,8 +154,8 @@ def check_shown(by: str, sizes: Collection[int], limit: int) -> Check:
 
 def check_limit(devices: Collection[CudaDevice], limit: int) -> Check:
     """Check that more than the share is refused, as a full GPU would refuse it."""
-    codes = sorted({device.over for device in devices if device.over != _OUT_OF_MEMORY}, key=str)
+    codes = sorted({device.over for device in devices if device.over != OUT_OF_MEMORY}, key=str)
     if codes:
-        detail = f"over {limit >> 20} MiB cuMemAlloc returned {', '.join(map(str, codes))}, not {_OUT_OF_MEMORY}"
+        detail = f"over {limit >> 20} MiB cuMemAlloc returned {', '.join(map(str, codes))}, not {OUT_OF_MEMORY}"
         return Check(Status.FAIL, "limit", detail, "see docs/reference/gpu-plugins.md, Enforcement of shares")
     return Check(Status.OK, "limit", f"more than {limit >> 20} MiB is refused")

@@ -1,0 +1,211 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_share_check
+short_description: Prove what a share of a GPU is, in pods
+version_added: 0.1.0
+description:
+  - Runs a pod with a share of a GPU alone, and then two of them on the same GPU. Each tells what it sees of the GPU,
+    the last byte that it gets, what is refused beyond, and how much of the GPU's time it has.
+  - The pods run C(kube-accel validate --share) of the image of the node's plugin.
+  - Refuses a node whose GPUs are in use, and a node of a mode without shares. Changes nothing about the node.
+  - The pods belong to one Job. The module removes the Job at the end, after a failure, and if Ansible ends or dies.
+    If all processes are killed at once, the Job ends and is removed within minutes.
+options:
+  node:
+    description: The node whose shares are proved.
+    type: str
+    required: true
+  sharers:
+    description: How many such shares a GPU has, 2 to 50. A pod gets one of them.
+    type: int
+    default: 4
+  seconds:
+    description: For how long each pod measures its time of the GPU.
+    type: int
+    default: 10
+  runtime_class:
+    description: The runtime class of the pods; empty for none.
+    type: str
+    default: nvidia
+  plugins_namespace:
+    description: Where plugins run, and the pods too.
+    type: str
+    default: kube-system
+  start_timeout:
+    description: Seconds within which the pods have to run.
+    type: int
+    default: 300
+  json_file:
+    description: Where to write RV(report) as JSON.
+    type: path
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+requirements:
+  - kubernetes
+attributes:
+  check_mode:
+    support: full
+    details: Says what would run, runs nothing, and writes no file.
+  diff_mode:
+    support: full
+  idempotent:
+    support: none
+    details: No two measurements are alike.
+  platform:
+    support: full
+    platforms: posix
+seealso:
+  - module: accel.kubernetes.gpu_benchmark
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Prove a quarter of a GPU
+  accel.kubernetes.gpu_share_check:
+    node: gpu-2
+  register: proved
+
+- name: Show it
+  ansible.builtin.debug:
+    msg: "{{ proved.table }}"
+"""
+
+RETURN = r"""
+report:
+  description: The report. What is not known is null.
+  returned: success, and where it was interrupted
+  type: dict
+  contains:
+    version:
+      description: Of this structure. It grows when a key changes its meaning or goes.
+      type: int
+      sample: 1
+    node:
+      description: Where the pods ran.
+      type: str
+      sample: gpu-2
+    gpu:
+      description: Model of the GPU.
+      type: str
+      sample: NVIDIA A100 80GB PCIe
+    driver:
+      description: Its driver.
+      type: str
+      sample: 580.95.05
+    mode:
+      description: Mode of the node.
+      type: str
+      sample: vgpu
+    share:
+      description: What the interposer holds a pod to, C(cores) in percent and C(memory_bytes); 0 where it does not.
+      type: dict
+      sample: {cores: 25, memory_bytes: 21206401024}
+    rows:
+      description: What each pod told, with its C(setting), C(pod), C(checks), and C(figures).
+      type: list
+      elements: dict
+    problems:
+      description: What does not hold, or is not known, one sentence each.
+      type: list
+      elements: str
+complete:
+  description: Whether every check was made and holds.
+  returned: success
+  type: bool
+table:
+  description: The report for people, line by line; in check mode what would run.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import copy
+from typing import Any, Dict
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import rows, share
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.options import Refused
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.run import Interrupted, Run, heeding_signals
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.surroundings import look, place
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import misplaced, written
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import plugin_pods, printable
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+_ARGUMENTS: Dict[str, Any] = {
+    "node": {"type": "str", "required": True},
+    "sharers": {"type": "int", "default": 4},
+    "seconds": {"type": "int", "default": 10},
+    "runtime_class": {"type": "str", "default": "nvidia"},
+    "plugins_namespace": {"type": "str", "default": plugin_pods.NAMESPACE},
+    "start_timeout": {"type": "int", "default": 300},
+    "json_file": {"type": "path"},
+}
+_OF_BENCHMARKS: Dict[str, Any] = {"image": "", "namespace": "", "image_pull_secrets": []}
+"""Options of the module gpu_benchmark that have no meaning here."""
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **_ARGUMENTS}, supports_check_mode=True)
+    params = module.params
+    wish = share.ShareWish(params["node"].strip(), start_timeout=params["start_timeout"], seconds=params["seconds"])
+    try:
+        wrong = share.refusals(wish, params["sharers"])
+        odd = misplaced("json_file", params["json_file"])
+        if wrong or odd:
+            raise Refused("; ".join([*wrong, *([odd] if odd else [])]))
+        with explained():
+            client = get_api_client(module=module)
+        seen = look(client, wish.node)
+        plan = share.plan(wish, params["sharers"], seen)
+        if plan.refusals:
+            raise Refused("; ".join(plan.refusals))
+        where = place(client, {**params, **_OF_BENCHMARKS}, seen)
+    except (Refused, ApiServerError) as error:
+        module.fail_json(msg=f"{printable.line(error)}. Nothing was started")
+    if module.check_mode:
+        told = share.document(plan, {})
+        module.exit_json(changed=False, report=told, complete=True, table=share.planned(plan))
+    outcomes: Dict[str, share.Outcome] = {}
+    run, stopped = Run(client, plan.wish, where, seen.node), ""
+    with heeding_signals(run):
+        try:
+            for name, row in plan.rows.items():
+                outcomes[name] = _outcome(run, row)
+        except (Interrupted, ApiServerError) as error:
+            stopped = str(error)
+    _tell(module, share.document(plan, outcomes), stopped)
+
+
+def _outcome(run: Run, row: rows.Row) -> share.Outcome:
+    """Run the pods of a row. Raises Interrupted or ApiServerError."""
+    run.logs = []
+    run.all([row])
+    return share.outcome(run.logs, run.outcomes[-1].problem)
+
+
+def _tell(module: AnsibleK8SModule, told: Dict[str, Any], stopped: str) -> None:
+    """Write the file that was asked for, and return the report, also where something stopped it."""
+    diffs = []
+    if module.params["json_file"] and (told["rows"] or not stopped):
+        try:
+            diffs = written(module.params["json_file"], printable.json_text(told, indent=2), module.check_mode)
+        except OSError as error:
+            stopped = stopped or f"json_file: {module.params['json_file']}: {error}"
+    shown = {"report": printable.document(told), "table": share.table(told)}
+    if stopped:
+        module.fail_json(msg=f"{printable.line(stopped)}. What was proved until then is in the report", **shown)
+    module.exit_json(changed=bool(diffs), diff=diffs, complete=not told["problems"], **shown)
+
+
+if __name__ == "__main__":
+    main()
