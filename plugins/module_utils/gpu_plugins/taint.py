@@ -27,6 +27,8 @@ class TaintPlan:
 
     Taints can only be written all at once: it fails when others changed them since they were read.
     """
+    taints: List[Any]
+    """All taints of the node afterwards."""
     tolerated: bool
     """Whether the plugin goes on running on a node with the wanted taint."""
 
@@ -62,6 +64,7 @@ def taint_plan(node: Mapping[str, Any], wanted: object, tolerations: Iterable[Ma
     return TaintPlan(
         due=bool(taint or ours) and (changes or (bool(ours) and not put)),
         patch=_patch(node, taints, after, dict(taint) if put else None),
+        taints=after,
         tolerated=not taint or _tolerated(taint, tolerations),
     )
 
@@ -71,12 +74,13 @@ def _patch(
 ) -> List[Dict[str, Any]]:
     metadata = metadata_of(node)
     annotations = mapping(metadata.get("annotations"))
-    steps: List[Dict[str, Any]] = [
-        {"op": "test", "path": "/spec/taints", "value": before}
-        if before
-        else {"op": "test", "path": "/metadata/resourceVersion", "value": metadata.get("resourceVersion")},
-        {"op": "add", "path": "/spec/taints", "value": after},
-    ]
+    steps: List[Dict[str, Any]] = []
+    if before:
+        steps.append({"op": "test", "path": "/spec/taints", "value": before})
+    if not before or not annotations:
+        # No test finds that a list or a map is still missing.
+        steps.append({"op": "test", "path": "/metadata/resourceVersion", "value": metadata.get("resourceVersion")})
+    steps.append({"op": "add", "path": "/spec/taints", "value": after})
     if not annotations:
         steps.append({"op": "add", "path": "/metadata/annotations", "value": {}})
     if ours is not None:

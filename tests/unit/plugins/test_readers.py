@@ -71,6 +71,7 @@ TABLE = {
     "modules/kubelet_info.py::main": "unit/plugins/module_utils/cluster/test_kubelet.py"
     "::test_an_odd_configuration_is_read_or_named",
     "modules/node_condition.py::found": f"{_READERS}::test_a_condition_is_found_beside_an_odd_one",
+    "modules/node_taint.py::found": f"{_READERS}::test_a_taint_is_put_beside_an_odd_one",
 }
 """The test that tries odd values of what each place reads."""
 

@@ -15,9 +15,10 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster import re
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.resource_definitions import Definition, configmap
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.compat import OK, UNSTABLE
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.taint import taint_plan
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import lease as scheduler_lease
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.lease import Lease, LeaseError
-from ansible_collections.accel.kubernetes.plugins.modules import cf_crl, cuda_compat, node_condition
+from ansible_collections.accel.kubernetes.plugins.modules import cf_crl, cuda_compat, node_condition, node_taint
 
 from odd_values import Path, cases, fields_read, with_value
 from unit.plugins.modules.test_cuda_compat import LABELS
@@ -122,6 +123,34 @@ def test_a_condition_is_found_beside_an_odd_one(path: Path, values: Mapping[str,
             assert isinstance(found, str), name
             assert found.startswith("node odd cannot be read: "), name
             assert found.endswith("; see kubectl get node odd --output=yaml, and correct it"), name
+
+
+# --- A node's taints ---
+
+THEIRS = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
+TAINTED = {"metadata": {"name": "odd", "annotations": {"kube-accel.io/taint": "{}"}}, "spec": {"taints": [THEIRS]}}
+TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+
+
+def tainted(item: Any) -> list[Any] | str:
+    try:
+        plan = taint_plan(node_taint.found(Cluster({"Node": [item]}), "odd"), TAINT)
+    except ApiServerError as error:
+        return str(error)
+    json.dumps(plan.patch)
+    return plan.taints
+
+
+@pytest.mark.parametrize(("path", "values"), cases(fields_read(TAINTED, tainted)))
+def test_a_taint_is_put_beside_an_odd_one(path: Path, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        found = tainted(with_value(TAINTED, path, value))
+        if is_wrong(TAINTED, path, value) and path in (("metadata",), ("spec",), ("spec", "taints")):
+            assert isinstance(found, str), name
+            assert found.startswith("node odd cannot be read: "), name
+            assert found.endswith("; see kubectl get node odd --output=yaml, and correct it"), name
+        elif not isinstance(found, str):
+            assert found[-1] == TAINT, name
 
 
 # --- What a pod's containers need ---

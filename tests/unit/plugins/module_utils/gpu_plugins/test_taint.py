@@ -45,14 +45,23 @@ def test_the_note_changes_together_with_the_taint(
     taints: list[Object], annotations: dict[str, str], wanted: Object, expected: Any
 ) -> None:
     found = node(taints, annotations)
-    after = apply(found, taint_plan(found, wanted).patch)
+    plan = taint_plan(found, wanted)
+    after = apply(found, plan.patch)
     assert (after["spec"]["taints"], after["metadata"]["annotations"]) == expected
+    assert plan.taints == after["spec"]["taints"]
 
 
 def test_taints_that_others_changed_meanwhile_stay() -> None:
     seen = node([OTHER], told(OTHER))
     with pytest.raises(ApiError):
         apply(node([THEIRS, OTHER], told(OTHER)), taint_plan(seen, OURS).patch)
+
+
+def test_annotations_that_others_wrote_meanwhile_stay() -> None:
+    seen, now = node([THEIRS], {}), node([THEIRS], {"example.com/rack": "7"})
+    now["metadata"]["resourceVersion"] = "2"
+    with pytest.raises(ApiError):
+        apply(now, taint_plan(seen, OURS).patch)
 
 
 @pytest.mark.parametrize(
