@@ -62,6 +62,10 @@ unit_state:
       unit to unmount the tmpfs later. V(absent) removes the unit.
   returned: success
   type: str
+unit_written:
+  description: Whether the unit has its file in C(/etc/systemd/system).
+  returned: success
+  type: bool
 where:
   description: The directory without symbolic links, for the unit.
   returned: success
@@ -144,10 +148,12 @@ def main() -> None:
     systemd = os.path.isdir(os.path.join(module.params["root"], "run/systemd/system"))
     found = account_mount.Found(path, mount, below, accounts, used, systemd)
     plan = account_mount.plan(found, mib, module.params["state"] == "absent")
+    unit = account_mount.unit_name(path)
     module.exit_json(
         changed=False,
-        unit=account_mount.unit_name(path),
+        unit=unit,
         unit_state=plan.unit,
+        unit_written=os.path.exists(os.path.join(module.params["root"], "etc/systemd/system", unit)),
         where=path,
         source=account_mount.SOURCE,
         options=account_mount.options(mib),

@@ -21,6 +21,7 @@ class Seen:
     """The result of ``account_mount_info``."""
     pods: Mapping[str, Any] = field(default_factory=dict)
     """The result for the node's plugin."""
+    check_mode: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Accounts:
     """Whether what is wanted comes later."""
     due: bool
     """Whether there is something to be done."""
+    foretold: bool
+    """Whether a dry run foretells the unit by itself: systemd knows none whose file is still to be written."""
     warning: str
     """Why the accounts are not bounded as wanted; empty if they are."""
 
@@ -56,6 +59,7 @@ def accounts(seen: Seen) -> Accounts:
         "" if unseen and action == "start" else _STATES.get(action, ""),
         bool(seen.plan.get("waits")),
         action != "none",
+        seen.check_mode and not seen.plan.get("unit_written"),
         str(seen.plan.get("says", "")) if seen.plan.get("waits") else words if unseen else "",
     )
 

@@ -12,6 +12,7 @@ from ..shared.registers import mappings
 
 PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-smi")
 """Programs of the driver that run and look after a control daemon."""
+_TEMPLATE = "kube-accel-mps@.service"
 _UNIT = re.compile(r"kube-accel-mps@(.+)\.service")
 
 
@@ -27,6 +28,9 @@ class Seen:
     """The result of looking for ``PROGRAMS`` where systemd finds programs."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
+    check_mode: bool = False
+    driver: bool = True
+    """Whether the driver tells about the GPUs."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,13 @@ class Mps:
     """UUIDs of GPUs that are to have a control daemon."""
     unwanted: List[str]
     """UUIDs of GPUs that have one, and are to have none."""
+    kept: List[str]
+    """UUIDs of GPUs that have one, and are to have it."""
+    foretold: List[str]
+    """What a dry run foretells of ``wanted`` by itself: systemd knows no unit whose file is still to be written.
+
+    Where the driver is still to come, one entry stands for GPUs that nobody knows yet.
+    """
     present: bool
     """Whether there is a unit of a control daemon."""
     programs: List[str]
@@ -52,11 +63,14 @@ def mps(seen: Seen) -> Mps:
     wanted: List[str] = list(seen.offer["mps_gpus"]) if used else []
     units = _names(seen.units)
     found = _names(seen.programs)
-    running = [match[1] for match in map(_UNIT.fullmatch, units) if match]
+    running = list(dict.fromkeys(match[1] for match in map(_UNIT.fullmatch, units) if match))
+    unknown = seen.check_mode and used and _TEMPLATE not in units
     return Mps(
         used,
         wanted,
-        [uuid for uuid in dict.fromkeys(running) if uuid not in wanted],
+        [uuid for uuid in running if uuid not in wanted],
+        [uuid for uuid in running if uuid in wanted],
+        (wanted if seen.driver else ["each GPU"]) if unknown else [],
         bool(units),
         list(PROGRAMS),
         [name for name in PROGRAMS if name not in found],

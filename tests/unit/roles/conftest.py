@@ -47,7 +47,7 @@ def evaluate() -> Evaluate:
 
     def value(role: str, name: str, facts: dict[str, Any], /, **variables: Any) -> Any:
         loader = DataLoader()
-        scope: dict[str, Any] = {"ansible_facts": facts, "inventory_hostname": "node-1"}
+        scope: dict[str, Any] = {"ansible_facts": facts, "inventory_hostname": "node-1", "ansible_check_mode": False}
         # Defaults of roles are not in it.
         scope["hostvars"] = {"node-1": variables}
         scope |= variables_of(role)

@@ -115,11 +115,11 @@ def host(tmp_path: Path) -> Iterator[Host]:
 @pytest.mark.ci
 def test_dry_run_mounts_nothing_and_second_run_is_idle(host: Host) -> None:
     changed, said = host.run("--check", "--diff")
-    assert changed == 1
     assert "+Options=nosuid,nodev,noexec,size=256m" in said
+    assert ".mount would be enabled and started." in said
     assert (host.unit, host.size) == ("", "")
-    changed, said = host.run()
-    assert (changed, host.size, host.enabled) == (2, "262144k", True)
+    foretold, (changed, said) = changed, host.run()
+    assert (foretold, changed, host.size, host.enabled) == (2, 2, "262144k", True)
     assert "WARNING" not in said
     assert host.run()[0] == 0
 
@@ -128,6 +128,7 @@ def test_dry_run_mounts_nothing_and_second_run_is_idle(host: Host) -> None:
 def test_another_size_is_a_remount(host: Host) -> None:
     host.run()
     host.account()
+    assert host.run("--check", gpu_plugins_accounts_mib=64)[0] == 2
     assert host.run(gpu_plugins_accounts_mib=64)[0] == 2
     assert (host.size, "size=64m" in host.unit) == ("65536k", True)
     assert host.run(gpu_plugins_accounts_mib=64)[0] == 0
@@ -136,9 +137,11 @@ def test_another_size_is_a_remount(host: Host) -> None:
 @pytest.mark.full
 def test_accounts_of_containers_are_neither_hidden_nor_lost(host: Host) -> None:
     state = host.account()
-    _, said = host.run()
+    foretold, said = host.run("--check")
+    assert ".mount would be enabled." in said
+    changed, said = host.run()
     assert "WARNING: 1 container has its account in" in said
-    assert (host.size, host.enabled) == ("", True)
+    assert (foretold, changed, host.size, host.enabled) == (2, 2, "", True)
     assert host.run()[0] == 0
     shutil.rmtree(state.parent)
     assert (host.run()[0], host.size) == (1, "262144k")

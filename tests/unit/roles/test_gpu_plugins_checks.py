@@ -438,6 +438,7 @@ def test_the_site_believes_in_an_extender_that_it_brings_itself(
 def test_systemd_reloads_the_mps_unit_whichever_run_wrote_it(evaluate: Evaluate) -> None:
     path = ROLES / "gpu_plugins/tasks/mps_present.yml"
     tasks = DataLoader().load_from_file(str(path), trusted_as_template=True)
-    (start,) = [task["ansible.builtin.systemd_service"] for task in tasks if task["name"].startswith("Start")]
+    name, module = "Start an MPS control daemon for each GPU", "ansible.builtin.systemd_service"
+    (start,) = [task[module] for task in tasks if task["name"] == name and module in task]
     given = {"__gpu_plugins_mps_plan": {"wanted": ["GPU-1", "GPU-2"]}, "reload": start["daemon_reload"]}
     assert [evaluate("gpu_plugins", "reload", {}, **given, item=uuid) for uuid in ("GPU-1", "GPU-2")] == [True, False]

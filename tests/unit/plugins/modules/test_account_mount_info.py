@@ -60,6 +60,15 @@ def test_a_unit_is_named_by_the_path_without_links(look: Look, tmp_path: Path) -
     assert found["unit"].endswith("-data-containers.mount")
 
 
+def test_a_unit_is_written_once_its_file_is_there(look: Look, tmp_path: Path) -> None:
+    found = look()
+    assert not found["unit_written"]
+    unit = tmp_path / "etc/systemd/system" / found["unit"]
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    assert look()["unit_written"]
+
+
 def test_bad_input_is_refused(look: Look, tmp_path: Path) -> None:
     assert "set it to 0" in look(size_mib=-1)["msg"]
     assert str(tmp_path / "none/proc/self/mountinfo") in look(root=str(tmp_path / "none"))["msg"]

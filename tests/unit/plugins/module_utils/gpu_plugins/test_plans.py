@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
     delivery,
     image_reach,
     monitors,
+    mps,
     plugin_pod,
     state_files,
 )
@@ -524,6 +526,28 @@ def test_a_plugin_of_before_would_not_see_the_mount(pods: list[Any], unseen: boo
 def test_the_unit_is_brought_to_a_state(plan: dict[str, Any], state: str, warning: str, due: bool) -> None:
     found = accounts.accounts(accounts.Seen("node-1", plan))
     assert (found.state, found.warning, found.due) == (state, warning, due)
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_dry_run_foretells_units_without_a_file(written: bool, check_mode: bool) -> None:
+    """systemd answers about all others."""
+    foretold = check_mode and not written
+    plan = {"action": "start", "unit_written": written}
+    found = accounts.accounts(accounts.Seen("node-1", plan, check_mode=check_mode))
+    assert (found.foretold, found.state) == (foretold, "started")
+    offer = {"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2"]}
+    units = ["kube-accel-mps@.service", "kube-accel-mps@GPU-2.service"] if written else []
+    seen = mps.Seen(offer, {"files": [{"path": f"/etc/{name}"} for name in units]}, check_mode=check_mode)
+    assert mps.mps(seen).foretold == (offer["mps_gpus"] if foretold else [])
+    assert mps.mps(replace(seen, driver=False, offer=offer | {"mps_gpus": []})).foretold == ["each GPU"] * foretold
+    assert mps.mps(replace(seen, removed=True)).foretold == []
+
+
+def test_daemons_that_are_kept_are_those_that_were_there() -> None:
+    files = [{"path": f"/etc/systemd/system/kube-accel-mps@{name}.service"} for name in ("GPU-1", "GPU-3", "")]
+    found = mps.mps(mps.Seen({"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2"]}, {"files": files}))
+    assert (found.wanted, found.kept, found.unwanted) == (["GPU-1", "GPU-2"], ["GPU-1"], ["GPU-3"])
 
 
 KEY = "0123456789abcdef" * 2
