@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.full
 PODS = "/api/v1/namespaces/default/pods"
 NODE = "/api/v1/nodes/gpu-a"
 OWN = "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3Dkube-accel-benchmark"
+NOTE = "kube-accel.io/benchmark"
 JOBS = "/apis/batch/v1/namespaces/kube-system/jobs"
 SLICED = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 VARIABLES = {"scheduler_layout": "none", "gpu_plugins_configs": {"sliced": SLICED, "whole": {"version": "v1"}}}
@@ -43,6 +46,12 @@ def benchmark(books: Playbooks, *options: str, **variables: Any) -> Run:
 
 def left(api: Api) -> list[str]:
     return [item["metadata"]["name"] for path in (OWN, JOBS) for item in api.get(path)["items"]]
+
+
+def note(api: Api) -> str:
+    """What a run has written down on the node."""
+    text: str = api.get(NODE)["metadata"].get("annotations", {}).get(NOTE, "")
+    return text
 
 
 def marks(api: Api) -> tuple[dict[str, str], bool, dict[str, str]]:
@@ -153,7 +162,7 @@ def test_modes_are_measured_in_turn_and_the_node_is_brought_back(books: Playbook
     assert found["vGPU x2"]["environment"]["mode"] == "vgpu"
     assert all(row["loss_percent"] is not None and row["against"] == "whole" for row in found.values())
     assert found["vGPU x2"]["seconds"] > 1.5 * found["whole"]["seconds"]
-    assert (marks(api), left(api)) == (before, [])
+    assert (marks(api), note(api), left(api)) == (before, "", [])
 
 
 def test_a_failure_in_another_mode_brings_the_node_back(books: Playbooks, api: Api) -> None:
@@ -162,7 +171,93 @@ def test_a_failure_in_another_mode_brings_the_node_back(books: Playbooks, api: A
     failed = benchmark(books, benchmark_layouts=["cgpu"], **own, **VARIABLES)
     assert failed.code != 0
     assert "cGPU x1: a pod failed with exit code 1" in failed.messages, failed.output
-    assert (marks(api), left(api)) == (before, [])
+    assert (marks(api), note(api), left(api)) == (before, "", [])
+
+
+@pytest.fixture
+def unforked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules are processes below Ansible, which learn from that when it is gone. Forks are below their server."""
+    monkeypatch.delenv(forks.VARIABLE)
+
+
+def workers(pid: int) -> list[Path]:
+    """Processes of Ansible's that run tasks: each has a session of its own, and outlives Ansible until it is done."""
+    children = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [Path("/proc", child) for child in " ".join(children).split()]
+
+
+def killed(books: Playbooks, api: Api, mode: str, ready: Callable[[], bool]) -> None:
+    """Kill a run once it brings this mode about. When this returns, what outlived it has ended as well."""
+    wanted = {"benchmark_node": "gpu-a", "benchmark_launches": 100_000, "benchmark_layouts": f"{mode},pgpu/sliced"}
+    process = books.start("accel.kubernetes.benchmark", **wanted, **VARIABLES)
+    outlive: list[Path] = []
+    try:
+        until(ready, f"the run brings mode {mode} about", 600)
+        outlive = workers(process.pid)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    until(lambda: not any(map(Path.exists, outlive)), "what outlives it ends")
+    assert left(api) == []
+
+
+def leave_job(api: Api) -> None:
+    """A Job as a run has it that measures mode vgpu."""
+    name = f"kube-accel-benchmark-{hashlib.sha256(b'gpu-a').hexdigest()[:12]}"
+    labels = {"app.kubernetes.io/name": "kube-accel-benchmark", "app.kubernetes.io/instance": name}
+    asked = {"limits": {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "20"}}
+    spec = pod("none", container={"command": ["sleep", "1000"], "resources": asked})["spec"] | {
+        "restartPolicy": "Never"
+    }
+    head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels}}
+    api.create(JOBS, head | {"spec": {"template": {"metadata": {"labels": labels}, "spec": spec}}})
+    running = f"{OWN}&fieldSelector=status.phase%3DRunning"
+    until(lambda: api.get(running)["items"], "its pod runs")
+
+
+@pytest.mark.usefixtures("unforked")
+def test_a_killed_run_is_brought_back_by_the_next(books: Playbooks, api: Api) -> None:
+    before = marks(api)
+    killed(books, api, "vgpu", lambda: marks(api)[0]["nvidia-device-enable"] == "vgpu" and len(left(api)) == 2)
+    leave_job(api)
+    written = json.loads(note(api))
+    assert (written["before"]["config"], [layout["mode"] for layout in written["layouts"]]) == (
+        "whole",
+        ["vgpu", "pgpu"],
+    )
+    found = (marks(api), note(api), left(api))
+
+    dry = benchmark(books, "--check", benchmark_layouts="cgpu", **VARIABLES)
+    assert dry.code == 0, dry.output
+    assert "the node would be brought back to pgpu/whole first" in dry.output
+    assert "Would switch the node and measure cgpu" in dry.output
+    assert (marks(api), note(api), left(api)) == found
+
+    done = benchmark(books, benchmark_layouts="pgpu", **VARIABLES)
+    assert done.code == 0, done.output
+    assert "Its Job is removed, and the node is brought back to pgpu/whole first" in done.output
+    assert "whole" in done.output
+    assert (marks(api), note(api), left(api)) == (before, "", [])
+
+
+@pytest.mark.usefixtures("unforked")
+def test_a_run_killed_while_it_switches_is_taken_up(books: Playbooks, api: Api) -> None:
+    before = marks(api)
+    killed(books, api, "cgpu", lambda: marks(api)[1])
+    done = benchmark(books, benchmark_layouts="pgpu", **VARIABLES)
+    assert done.code == 0, done.output
+    assert (marks(api), note(api), left(api)) == (before, "", [])
+
+
+def test_an_odd_annotation_is_refused_before_anything_changes(books: Playbooks, api: Api, tmp_path: Path) -> None:
+    before, odd = marks(api), f"{{{{ lookup('pipe', 'touch {tmp_path}/ran') }}}}"
+    api.call("PATCH", NODE, {"metadata": {"annotations": {NOTE: odd}}}, MERGE)
+    refused = benchmark(books, benchmark_layouts="vgpu", **VARIABLES)
+    assert (refused.code != 0, refused.changed) == (True, 0), refused.output
+    assert "annotation kube-accel.io/benchmark cannot be read: " in refused.messages, refused.output
+    assert "kubectl annotate node gpu-a kube-accel.io/benchmark-" in refused.messages
+    assert (marks(api), note(api), left(api), [*tmp_path.iterdir()]) == (before, odd, [], [])
+    api.call("PATCH", NODE, {"metadata": {"annotations": {NOTE: None}}}, MERGE)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +277,6 @@ def test_layouts_that_cannot_be_are_refused_before_any(books: Playbooks, api: Ap
     assert refused.code != 0
     assert told in refused.messages, refused.output
     assert (marks(api), left(api), refused.changed) == (before, [], 0)
-
-
-@pytest.fixture
-def unforked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules are processes below Ansible, which learn from that when it is gone. Forks are below their server."""
-    monkeypatch.delenv(forks.VARIABLE)
 
 
 @pytest.mark.usefixtures("unforked")

@@ -11,6 +11,8 @@ from ..shared.inventory import GPU_NODES
 from ..shared.modes import MODES, WHOLE_MODE
 from ..shared.registers import mapping
 
+MOST = 64
+"""The most layouts of a run."""
 _KEYS = ("mode", "config", "mig_config")
 
 
@@ -57,6 +59,8 @@ def turns(
         return Turns()
     if not isinstance(given, (list, tuple)):
         return Turns(refusals=(f"benchmark_layouts is {wanted!r}; write a list such as [pgpu, pgpu/shared, vgpu]",))
+    if len(given) > MOST:
+        return Turns(refusals=(f"benchmark_layouts has {len(given)} layouts; name at most {MOST} in one run",))
     refused: List[str] = []
     layouts = [layout for layout in (_layout(each, refused) for each in given) if layout is not None]
     hosts = [

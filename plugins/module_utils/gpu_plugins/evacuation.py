@@ -10,7 +10,7 @@ from typing import Any, Iterator, List, Mapping, Sequence
 from ..shared.holders import Pod, holders
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal, messages
-from ..shared.registers import resources
+from ..shared.registers import mappings, metadata_of, resources
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Seen:
     """What the node is emptied for where the options name nothing."""
     pods: Mapping[str, Any] = field(default_factory=dict)
     """The result for pods of the node."""
+    leaving: Mapping[str, Any] = field(default_factory=dict)
+    """``namespace`` and ``job`` of pods that a playbook would have removed, which a dry run only looks at."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def evacuation(seen: Seen) -> Evacuation:
         purpose = f"gets the MIG configuration {mig_config}"
     else:
         purpose = reason or seen.emptying
-    found = holders(resources(seen.pods))
+    found = holders(pod for pod in resources(seen.pods) if not _leaves(seen, pod))
     refusals = list(_refusals(seen, purpose, found, drain, force)) if purpose else []
     known = seen.node["serves"] in seen.modes
     return Evacuation(
@@ -91,6 +93,16 @@ def _refusals(seen: Seen, purpose: str, found: Sequence[Pod], drain: bool, force
             f"These pods on node {node} have no controller that would create them again: {_names(bare)}; remove them"
             f" before the node {purpose}, or set gpu_plugins_drain_force=true.",
         )
+
+
+def _leaves(seen: Seen, pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod is of the Job that would have gone; its own namespace has no other of that name."""
+    metadata, job = metadata_of(pod), seen.leaving.get("job")
+    if not job or metadata.get("namespace") != seen.leaving.get("namespace"):
+        return False
+    wanted = {"kind": "Job", "name": job, "controller": True}
+    owners = mappings(metadata.get("ownerReferences"))
+    return any(all(owner.get(key) == value for key, value in wanted.items()) for owner in owners)
 
 
 def _names(pods: Sequence[Pod]) -> str:

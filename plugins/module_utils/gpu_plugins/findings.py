@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 from ..shared.finding import Finding
+from ..shared.label_names import BENCHMARK
 from ..shared.minimums import Versions, too_old, versions_of
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, mappings
@@ -143,6 +144,12 @@ def _node(seen: Seen) -> Iterator[Finding]:
         yield Finding("blocked", "node", "The node is not ready.", remedy)
     if node["unschedulable"]:
         yield _cordon(seen)
+    if BENCHMARK in node["annotations"]:
+        remedy = (
+            "Once none runs, run benchmark.yml with benchmark_layouts, which brings the node back first. If the node "
+            f"is as it is to be, run kubectl annotate node {name} {BENCHMARK}- instead."
+        )
+        yield Finding("unstable", "node", "A benchmark switches the node, or was killed meanwhile.", remedy)
     if node["problems"]:
         yield Finding("unstable", "node", ". ".join(node["problems"]))
 

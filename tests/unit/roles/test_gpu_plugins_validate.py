@@ -55,6 +55,11 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
         ),
         (
             GPUS,
+            changed(metadata={"annotations": {"kube-accel.io/benchmark": "x"}}),
+            "unstable node A benchmark switches the node, or was killed meanwhile. Once none runs, run benchmark.yml",
+        ),
+        (
+            GPUS,
             changed(status={"nodeInfo": {"kubeletVersion": "v1.24.17+k3s1"}}),
             "blocked versions Kubernetes is 1.24.17+k3s1; 1.25 or newer is needed. Upgrade the control planes",
         ),

@@ -69,3 +69,8 @@ def test_what_cannot_be_is_refused_in_one_sentence(wanted: object, node: str, to
 def test_whatever_is_wanted_is_planned_or_refused(wanted: list[Any]) -> None:
     found = planned(wanted)
     assert len(found.layouts) == len(wanted) or found.refusals
+
+
+def test_more_layouts_than_a_run_may_have_are_refused() -> None:
+    (sentence,) = planned(["pgpu"] * 65).refusals
+    assert sentence == "benchmark_layouts has 65 layouts; name at most 64 in one run"

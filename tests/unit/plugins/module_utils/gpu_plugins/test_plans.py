@@ -15,6 +15,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
     agreement,
     cluster,
     delivery,
+    evacuation,
     image_reach,
     monitors,
     mps,
@@ -604,3 +605,41 @@ def test_whatever_a_cluster_answers_is_no_error(value: Any) -> None:
     seen_cluster(item)
     delivered(item)
     pod_seen(item)
+
+
+BENCHMARK = "kube-accel-benchmark-1"
+
+
+class Lazy(dict[str, Any]):
+    """As Ansible has it, whose items are no set."""
+
+    def items(self) -> Any:
+        yield from super().items()
+
+
+def pod_of(namespace: str = "kube-system", kind: str = "Job", name: str = BENCHMARK, controller: bool = True) -> Object:
+    owner = Lazy({"kind": kind, "name": name, "controller": controller})
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    head = {"namespace": namespace, "name": "x", "labels": {"app.kubernetes.io/instance": BENCHMARK}}
+    return {"metadata": head | {"ownerReferences": [owner]}, "spec": {"containers": [limits]}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "leaving", "held"),
+    [
+        (pod_of(), True, []),
+        (pod_of(), False, ["kube-system/x"]),
+        (pod_of(namespace="team"), True, ["team/x"]),
+        (pod_of(kind="ReplicaSet"), True, ["kube-system/x"]),
+        (pod_of(name="another"), True, ["kube-system/x"]),
+        (pod_of(controller=False), True, ["kube-system/x"]),
+    ],
+)
+def test_pods_that_a_dry_run_leaves_are_not_in_the_way(pod: Object, leaving: bool, held: list[str]) -> None:
+    options = {f"gpu_plugins_{name}": False for name in ("drain", "drain_force")}
+    options |= {"gpu_plugins_drain_reason": "", "gpu_plugins_mig_config": "", "gpu_plugins_mode": "vgpu"}
+    node = {"switching": True, "mig_cutting": False, "serves": "pgpu"}
+    job = {"namespace": "kube-system", "job": BENCHMARK} if leaving else {}
+    found = evacuation.evacuation(evacuation.Seen("node-1", node, options, tuple(MODES), "", {"resources": [pod]}, job))
+    assert found.holders == held
+    assert [refusal.code for refusal in found.refusals] == (["pods_hold_gpus"] if held else [])
