@@ -150,13 +150,13 @@ def test_modes_are_measured_in_turn_and_the_node_is_brought_back(books: Playbook
     before, report = marks(api), tmp_path / "all.json"
     done = benchmark(
         books,
-        benchmark_layouts="pgpu,pgpu/sliced,vgpu,cgpu",
+        benchmark_layouts="pgpu,pgpu/sliced,vgpu,mps,cgpu",
         benchmark_json=str(report),
         benchmark_sharers="1,2",
         **VARIABLES,
     )
     assert done.code == 0, done.output
-    shares = [f"{layout} x{number}" for layout in ("vGPU", "cGPU") for number in (1, 2)]
+    shares = [f"{layout} x{number}" for layout in ("vGPU", "MPS", "cGPU") for number in (1, 2)]
     found = layouts(report)
     assert list(found) == ["whole", "time-slices x1", "time-slices x2", *shares]
     assert found["vGPU x2"]["environment"]["mode"] == "vgpu"

@@ -195,6 +195,11 @@ def t4s(node: str = "node") -> Topology:
     return Topology(_system(), [_card(_T4, node, i, f"0000:00:{0x10 + i:02x}.0", 0) for i in range(10)])
 
 
+def a100(node: str = "node") -> Topology:
+    """One card that MIG can cut."""
+    return Topology(_system(), [_card(_A100, node, 0, "0000:01:00.0", 0)], mig_profiles=a100_40_mig(_A100.model))
+
+
 def a100_mig(node: str = "node") -> Topology:
     """Four cards, four NVLinks between any two; the first two are cut by MIG, the second with a hole in slot 1."""
     addresses = ("0000:01:00.0", "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0")
@@ -228,7 +233,7 @@ def a100_mig(node: str = "node") -> Topology:
     )
 
 
-def a100(node: str = "node") -> Topology:
+def a100s(node: str = "node") -> Topology:
     """Two cards of 80 GB, one for each socket."""
     gpus = [_card(_A100_80, node, i, pci, i) for i, pci in enumerate(("0000:17:00.0", "0000:ca:00.0"))]
     return Topology(_system(), gpus, mig_profiles=a100_80_mig(_A100_80.model))
@@ -301,7 +306,8 @@ def mixed(node: str = "node") -> Topology:
 PROFILES: dict[str, Callable[[str], Topology]] = {
     "t4": t4,
     "10xt4": t4s,
-    "2xa100": a100,
+    "2xa100": a100s,
+    "a100": a100,
     "4xa100-mig": a100_mig,
     "4xa100-mig-alike": a100_mig_alike,
     "8xh100": h100,
