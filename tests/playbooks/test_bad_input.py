@@ -119,7 +119,7 @@ def test_foreign_plugins_and_device_classes_stay_in_charge(
             cluster.store.delete("daemonsets", "kube-system", name)
         cluster.store.delete("deviceclasses", "", "gpu.nvidia.com")
     assert all(f"kube-system/{name}" in message for name in FOREIGN)
-    assert "DeviceClass gpu.nvidia.com serves our resources" in message
+    assert "DeviceClass gpu.nvidia.com serves the same resources" in message
     assert "gpu_plugins_takeover=true" in message
 
 

@@ -59,7 +59,7 @@ def told(api: Api, name: str, reason: str) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"diagnose_pod": "default/none"}, "there is no pod default/none"),
+        ({"diagnose_pod": "default/none"}, "pod default/none does not exist"),
         pytest.param({"diagnose_node": "none"}, "node none does not exist", marks=pytest.mark.full),
     ],
 )

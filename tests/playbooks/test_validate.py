@@ -66,7 +66,7 @@ def test_everything_missing_on_a_bare_host_is_named_at_once(bare: Playbooks, opt
         ("mode", "Run site.yml"),
     ):
         assert re.search(rf'"gpu-a +{what} .*\n +" +> {remedy}', table), done.output
-    assert "Blocked: container runtime, driver, mode. See the table" in done.messages
+    assert "Blocked: container runtime, driver, mode. The table shows how to fix it" in done.messages
 
 
 @pytest.mark.parametrize("options", [(), ("--check",)], ids=["run", "check"])

@@ -181,7 +181,9 @@ def test_a_share_has_what_is_limited_unless_more_is_asked_for(make: Make) -> Non
         *("/dev/dri/renderD130", "/dev/nvidia-modeset"),
     }
     (warning,) = [line for line in node.validate() if "capabilities" in line]
-    assert warning.startswith("warn  capabilities: shares have Vulkan, OpenGL and OptiX, NVENC and NVDEC: their memory")
+    assert warning.startswith(
+        "warn  capabilities: shares have Vulkan, OpenGL and OptiX, NVENC and NVDEC: nothing limits"
+    )
 
 
 def test_refusals_are_counted_by_reason_and_sent_to_the_pod(make: Make) -> None:

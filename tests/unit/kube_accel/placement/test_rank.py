@@ -142,6 +142,8 @@ def test_the_quick_way_and_placement_leave_the_same(views: list[GpuView], reques
     request = replace(request, containers=request.containers[:1], constraints=GpuConstraints(), policy=BINPACK)
     views = [replace(each, gpu=replace(each.gpu, memory_bytes=80 * GIB)) for each in views]
     views = [each for each in views if not each.doubtful]
+    if request.mode is Mode.CGPU:
+        views = [replace(each, used=replace(each.used, cores=0)) for each in views]
     room = Room.of(views, request.mode)
     assume(room.fits(request))
     found = place(request, views, "n")
