@@ -62,7 +62,7 @@ def _objects(api: Api) -> Iterator[tuple[str, str]]:
             kept = {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
             if kind.plural == "nodes":
                 # Kubelet writes the rest of it.
-                kept["conditions"] = sorted(each["type"] for each in item["status"]["conditions"])
+                kept["conditions"] = sorted(each["type"] for each in item.get("status", {}).get("conditions", ()))
             name = f"{kind.name} {metadata.get('namespace', '')}/{metadata['name']}"
             yield name, json.dumps(kept, sort_keys=True)
 
