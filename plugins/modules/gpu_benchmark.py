@@ -216,11 +216,11 @@ import copy
 from typing import Any, Dict
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import options, report, rows
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.answer import answer
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.run import Interrupted, Run, heeding_signals
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.surroundings import look, place
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.wish import refusals
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import written
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import plugin_pods, printable
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
@@ -277,24 +277,9 @@ def main() -> None:
         except (Interrupted, ApiServerError) as error:
             stopped = str(error)
     found = report.report(run.outcomes, plan.environment, workload, earlier, plan.left_out)
-    _tell(module, found, stopped)
-
-
-def _tell(module: AnsibleK8SModule, found: report.Report, stopped: str) -> None:
-    """Write the files that were asked for, and return the report, also where something stopped it."""
     told, csv, table = report.document(found), report.comma_separated(found), report.table(found)
-    texts = {"text_file": table, "csv_file": csv, "json_file": printable.json_text(told, indent=2)}
-    diffs = []
-    for option, text in texts.items():
-        if module.params[option] and (found.rows or not stopped):
-            try:
-                diffs += written(module.params[option], text, module.check_mode)
-            except OSError as error:
-                stopped = stopped or f"{option}: {module.params[option]}: {error}"
-    shown = {"report": printable.document(told), "table": table.splitlines(), "csv": csv}
-    if stopped:
-        module.fail_json(msg=f"{printable.line(stopped)}. What was measured until then is in the report", **shown)
-    module.exit_json(changed=bool(diffs), diff=diffs, complete=not found.problems, **shown)
+    files = {"text_file": table, "csv_file": csv, "json_file": printable.json_text(told, indent=2)}
+    answer(module, told, files, stopped, "measured", table=table.splitlines(), csv=csv)
 
 
 if __name__ == "__main__":

@@ -130,11 +130,12 @@ import copy
 from typing import Any, Dict
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import rows, share
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.answer import answer
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.options import Refused
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.run import Interrupted, Run, heeding_signals
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.surroundings import look, place
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import misplaced, written
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import misplaced
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import plugin_pods, printable
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
@@ -183,7 +184,9 @@ def main() -> None:
                 outcomes[name] = _outcome(run, row)
         except (Interrupted, ApiServerError) as error:
             stopped = str(error)
-    _tell(module, share.document(plan, outcomes), stopped)
+    told = share.document(plan, outcomes)
+    files = {"json_file": printable.json_text(told, indent=2)}
+    answer(module, told, files, stopped, "proved", table=share.table(told))
 
 
 def _outcome(run: Run, row: rows.Row) -> share.Outcome:
@@ -191,20 +194,6 @@ def _outcome(run: Run, row: rows.Row) -> share.Outcome:
     run.logs = []
     run.all([row])
     return share.outcome(run.logs, run.outcomes[-1].problem)
-
-
-def _tell(module: AnsibleK8SModule, told: Dict[str, Any], stopped: str) -> None:
-    """Write the file that was asked for, and return the report, also where something stopped it."""
-    diffs = []
-    if module.params["json_file"] and (told["rows"] or not stopped):
-        try:
-            diffs = written(module.params["json_file"], printable.json_text(told, indent=2), module.check_mode)
-        except OSError as error:
-            stopped = stopped or f"json_file: {module.params['json_file']}: {error}"
-    shown = {"report": printable.document(told), "table": share.table(told)}
-    if stopped:
-        module.fail_json(msg=f"{printable.line(stopped)}. What was proved until then is in the report", **shown)
-    module.exit_json(changed=bool(diffs), diff=diffs, complete=not told["problems"], **shown)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from demo.allocation import GpuRow, table
 from demo.cluster import LOOK, Cluster, Wish, simulated_cluster
 from demo.picture import picture
 from demo.playbook import run_site
-from demo.story import DemoError, Story, until
+from demo.story import DemoError, Story, until, workplace
 from demo.usage import OUTPUT, SCRAPE_SECONDS, Expected, report, scraped
 from kube_accel.plugin.allocation.ledger import refusals
 from sim.cluster import namespace
@@ -281,20 +280,15 @@ def main() -> int:
     0 when it came out, 1 when a step failed, 130 after Ctrl-C.
     """
     story = Story()
-    # Also where a shell started us with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    root = Path(tempfile.mkdtemp(prefix="accel-"))
     try:
-        tell(root, story, long=sys.argv[1:] == ["long"])
+        with workplace() as root:
+            tell(root, story, long=sys.argv[1:] == ["long"])
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("demo: stopped; nothing is left behind", file=sys.stderr)
         return 130
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
     return 0
 
 

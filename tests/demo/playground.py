@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from demo.cluster import simulated_cluster
 from demo.playbook import run_site
-from demo.story import DemoError, Story
+from demo.story import DemoError, Story, workplace
 from sim.forks import forks
 from sim.inventory import write_inventory
 
@@ -78,19 +77,15 @@ def _link(name: Path, target: Path) -> None:
 def main() -> int:
     """Run the playground, without the site if its word is ``bare``. 0 after Ctrl-C, 1 when a step failed."""
     story = Story()
-    # Also where a shell started us with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    root = Path(tempfile.mkdtemp(prefix="accel-"))
     try:
-        play(root, story, bare=sys.argv[1:] == ["bare"])
+        with workplace() as root:
+            play(root, story, bare=sys.argv[1:] == ["bare"])
     except DemoError as error:
         print(f"playground: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("playground: stopped; nothing is left running", file=sys.stderr)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
         for name in ("inventory.yml", "kubeconfig"):
             (OUTPUT / name).unlink(missing_ok=True)
     return 0

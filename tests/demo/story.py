@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import signal
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 WAIT_SECONDS = 60.0
@@ -38,3 +43,16 @@ def until(done: Callable[[], Any], what: str) -> Any:
             return value
         time.sleep(0.1)
     raise DemoError(f"waited {WAIT_SECONDS:.0f} s for {what}")
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[Path]:
+    """A new directory that is gone afterwards, also when SIGINT or SIGTERM interrupt the story: KeyboardInterrupt."""
+    # Also where a shell started us with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    root = Path(tempfile.mkdtemp(prefix="accel-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
