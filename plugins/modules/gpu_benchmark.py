@@ -218,7 +218,7 @@ from typing import Any, Dict
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import options, report, rows
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.answer import answer
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.run import Interrupted, Run, heeding_signals
-from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.surroundings import look, place
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.surroundings import look, namespace_of, place
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.wish import refusals
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import plugin_pods, printable
@@ -259,7 +259,7 @@ def main() -> None:
             raise options.Refused("; ".join(wrong))
         with explained():
             client = get_api_client(module=module)
-        seen = look(client, wish.node)
+        seen = look(client, wish.node, namespace_of(module.params))
         plan, where = rows.plan(wish, seen), place(client, module.params, seen)
     except (options.Refused, ApiServerError) as error:
         module.fail_json(msg=f"{printable.line(error)}. Nothing was started")

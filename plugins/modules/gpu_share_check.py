@@ -133,7 +133,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.answer import answer
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.options import Refused
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.run import Interrupted, Run, heeding_signals
-from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.surroundings import look, place
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.surroundings import look, namespace_of, place
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import misplaced
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import plugin_pods, printable
@@ -157,7 +157,7 @@ _OF_BENCHMARKS: Dict[str, Any] = {"image": "", "namespace": "", "image_pull_secr
 def main() -> None:
     """Run the module."""
     module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **_ARGUMENTS}, supports_check_mode=True)
-    params = module.params
+    params = {**module.params, **_OF_BENCHMARKS}
     wish = share.ShareWish(params["node"].strip(), start_timeout=params["start_timeout"], seconds=params["seconds"])
     try:
         wrong = share.refusals(wish, params["sharers"])
@@ -166,11 +166,11 @@ def main() -> None:
             raise Refused("; ".join([*wrong, *([odd] if odd else [])]))
         with explained():
             client = get_api_client(module=module)
-        seen = look(client, wish.node)
+        seen = look(client, wish.node, namespace_of(params))
         plan = share.plan(wish, params["sharers"], seen)
         if plan.refusals:
             raise Refused("; ".join(plan.refusals))
-        where = place(client, {**params, **_OF_BENCHMARKS}, seen)
+        where = place(client, params, seen)
     except (Refused, ApiServerError) as error:
         module.fail_json(msg=f"{printable.line(error)}. Nothing was started")
     if module.check_mode:

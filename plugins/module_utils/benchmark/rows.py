@@ -15,7 +15,7 @@ from ..shared.holders import holders
 from ..shared.inventory_annotation import INVENTORY
 from ..shared.modes import BY_MODE, CORES, WHOLE_MODE, mode_of
 from ..shared.quantity import whole_units
-from ..shared.registers import annotations_of, labels_of, mapping, mappings
+from ..shared.registers import annotations_of, labels_of, mapping, mappings, metadata_of
 from .wish import SHARERS, Wish
 
 WHOLE, TIME_SLICES, MPS_REPLICAS, MIG = "whole", "time-slices", "MPS replicas", "MIG"
@@ -76,13 +76,25 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class OwnJob:
+    """The Job of a benchmark: anybody may give pods of another namespace its label."""
+
+    namespace: str
+    name: str
+
+    def has(self, pod: Mapping[str, Any]) -> bool:
+        """Return whether a pod is one of this Job."""
+        return metadata_of(pod).get("namespace") == self.namespace and labels_of(pod).get(INSTANCE) == self.name
+
+
+@dataclass(frozen=True)
 class Seen:
     """The node and what is on it."""
 
     node: Mapping[str, Any]
     pods: Sequence[Mapping[str, Any]] = ()
     """All pods of the node."""
-    mine: str = ""
+    mine: Optional[OwnJob] = None
     """The Job of an earlier run, which goes before the first row does."""
 
 
@@ -120,9 +132,9 @@ def plan(wish: Wish, seen: Seen) -> Plan:
     return Plan(tuple(rows), tuple(left_out), (), _environment(seen.node, found))
 
 
-def others(pods: Sequence[Mapping[str, Any]], mine: str) -> List[str]:
+def others(pods: Sequence[Mapping[str, Any]], mine: Optional[OwnJob]) -> List[str]:
     """Return the pods that hold GPUs and are not of this Job."""
-    return [str(pod) for pod in holders([pod for pod in pods if not mine or labels_of(pod).get(INSTANCE) != mine])]
+    return [str(pod) for pod in holders([pod for pod in pods if mine is None or not mine.has(pod)])]
 
 
 def _unfit(wish: Wish, seen: Seen, found: NodeView) -> Iterator[str]:

@@ -86,7 +86,7 @@ class Run:
                 if now - alive >= _ALIVE_EVERY:
                     self._keep_alive(int(now - began))
                     alive = now
-                seen = look(self._client, self._wish.node)
+                seen = look(self._client, self._wish.node, self._place.namespace)
                 heard = now
             except ApiServerError:
                 if now - heard > _PATIENCE:
@@ -94,7 +94,7 @@ class Run:
                 time.sleep(_POLL_SECONDS)
                 continue
             found = jobs.progress(job, pods, row.pods)
-            foreign = rows.others(seen.pods, self._name)
+            foreign = rows.others(seen.pods, seen.mine)
             if foreign:
                 return jobs.Measured(True, problem=f"{', '.join(foreign[:3])} started and also used GPUs of the node")
             if job is None:

@@ -17,8 +17,13 @@ NOT_FOUND = 404
 _SCHEDULER = "accel-scheduler"
 
 
-def look(client: K8SClient, node: str) -> rows.Seen:
-    """Return the node and its pods. Raises ApiServerError."""
+def namespace_of(params: Mapping[str, Any]) -> str:
+    """Return the namespace that the pods run in."""
+    return str(params["namespace"].strip() or params["plugins_namespace"])
+
+
+def look(client: K8SClient, node: str, namespace: str) -> rows.Seen:
+    """Return the node and its pods, of which those of its Job in this namespace are known. Raises ApiServerError."""
     try:
         with explained():
             found = one(client, "Node", node)
@@ -28,13 +33,13 @@ def look(client: K8SClient, node: str) -> rows.Seen:
         raise ApiServerError(f"node {node} does not exist; see kubectl get nodes", NOT_FOUND) from None
     with explained():
         pods = list(objects(client, "Pod", problems=[], field_selector=f"spec.nodeName={node}"))
-    return rows.Seen(found, tuple(pods), jobs.job_name(node))
+    return rows.Seen(found, tuple(pods), rows.OwnJob(namespace, jobs.job_name(node)))
 
 
 def place(client: K8SClient, params: Mapping[str, Any], seen: rows.Seen) -> jobs.Place:
     """Return where and how the pods run. Raises ApiServerError or Refused."""
     plugin = jobs.plugin_of(seen.pods, params["plugins_namespace"])
-    namespace = params["namespace"].strip() or params["plugins_namespace"]
+    namespace = namespace_of(params)
     if not params["image"].strip() and not plugin.image:
         raise Refused(
             f"node {params['node']}: no device plugin runs there in {params['plugins_namespace']}, so its image is"

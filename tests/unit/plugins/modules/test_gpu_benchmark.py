@@ -143,13 +143,18 @@ def test_pods_that_never_start_are_given_up_with_a_reason(benchmark: Benchmark, 
     assert left(store) == []
 
 
-def test_a_pod_that_comes_meanwhile_spoils_the_row(benchmark: Benchmark, store: Store) -> None:
+@pytest.mark.parametrize("labels", [{}, {rows.INSTANCE: jobs.job_name("a")}], ids=["plain", "with our label"])
+def test_a_pod_that_comes_meanwhile_spoils_the_row(
+    benchmark: Benchmark, store: Store, labels: Mapping[str, str]
+) -> None:
     Kubelet(store, code=None)
+    late = pod("late", {"nvidia.com/gpu": "1"}, "a")
+    late["metadata"]["labels"] = labels
 
     def come() -> None:
         while not store.all("jobs"):
             time.sleep(0.05)
-        store.create("pods", "team", {"apiVersion": "v1", "kind": "Pod", **pod("late", {"nvidia.com/gpu": "1"}, "a")})
+        store.create("pods", "team", {"apiVersion": "v1", "kind": "Pod", **late})
 
     threading.Thread(target=come, daemon=True).start()
     done = benchmark(sharers=[1])
@@ -235,7 +240,7 @@ def test_an_odd_node_is_seen_or_named(path: FieldPath, values: Mapping[str, Any]
     for name, value in values.items():
         client = Cluster({"Node": [with_value({**SLICED, "spec": {}}, path, value)], "Pod": [None, plugin("a")]})
         try:
-            seen = surroundings.look(client, "a")
+            seen = surroundings.look(client, "a", NAMESPACE)
         except ApiServerError as error:
             why = str(error)
         else:

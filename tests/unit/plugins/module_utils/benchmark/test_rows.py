@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.rows import (
     INSTANCE,
+    OwnJob,
     Plan,
     Row,
     Seen,
@@ -43,7 +44,7 @@ def a_node(
 
 
 def planned(seen: Mapping[str, Any], *pods: Mapping[str, Any], **wish: Any) -> Plan:
-    return plan(Wish("a", **wish), Seen(seen, pods, "mine"))
+    return plan(Wish("a", **wish), Seen(seen, pods, OwnJob("team", "mine")))
 
 
 def rows(found: Plan) -> dict[str, Row]:
@@ -176,7 +177,13 @@ def test_gpus_that_somebody_holds_are_refused_and_pods_are_named() -> None:
     own = pod("own", {"nvidia.com/gpu": "1"}, "a")
     own["metadata"]["labels"] = {INSTANCE: "mine"}
     assert "whole" in rows(planned(a_node(), over, own, pod("web", {"cpu": "1"}, "a")))
-    assert others([own], "") == ["team/own"]
+    assert others([own], None) == ["team/own"]
+
+
+def test_a_tenant_with_the_label_of_our_pods_is_busy_all_the_same() -> None:
+    tenant = pod("p", {"nvidia.com/gpu": "1"}, "a")
+    tenant["metadata"].update(namespace="tenants", labels={INSTANCE: "mine"})
+    assert "tenants/p use its GPUs" in refused(a_node(), tenant)
 
 
 @pytest.mark.parametrize(
