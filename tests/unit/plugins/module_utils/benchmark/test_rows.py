@@ -180,7 +180,7 @@ def test_gpus_that_somebody_holds_are_refused_and_pods_are_named() -> None:
     assert others([own], None) == ["team/own"]
 
 
-def test_a_tenant_with_the_label_of_our_pods_is_busy_all_the_same() -> None:
+def test_a_tenant_with_the_label_of_our_pods_is_busy() -> None:
     tenant = pod("p", {"nvidia.com/gpu": "1"}, "a")
     tenant["metadata"].update(namespace="tenants", labels={INSTANCE: "mine"})
     assert "tenants/p use its GPUs" in refused(a_node(), tenant)
