@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -456,13 +457,14 @@ def pods(draw: st.DrawFn, kinds: Sequence[ContainerKind] = (APP, APP, SIDECAR, I
     containers = []
     for number in range(draw(st.integers(1, most))):
         wants_whole = mode is Mode.PGPU or (mode in (Mode.VGPU, Mode.MPS) and draw(st.integers(0, 2)) == 0)
+        least = 0 if wants_whole else 1
         containers.append(
             ContainerRequest(
                 f"c{number}",
                 draw(st.sampled_from(kinds)),
                 whole=draw(st.integers(1, 3)) if wants_whole else 0,
                 cores=0 if wants_whole or mode is Mode.CGPU else draw(quarters),
-                memory_bytes=0 if wants_whole else draw(st.integers(1, 4)) * GIB,
+                memory_bytes=0 if mode is Mode.PGPU else draw(st.integers(least, 4)) * GIB,
             )
         )
     containers.sort(key=lambda container: container.kind is APP)
@@ -501,6 +503,19 @@ def test_no_card_is_ever_given_out_twice(question: tuple[PodRequest, list[GpuVie
         assert request.mode is not Mode.MPS or of.used.containers + use.containers <= 48
 
 
+def test_a_whole_gpu_by_cores_leaves_an_init_containers_memory() -> None:
+    """Kubelet gives the last container memory of the first GPU, which is full: no card can serve it."""
+    request = pod(share(25, 1, INIT, "fetch"), whole(1, name="train"), share(25, 1, name="watch"))
+    views = [GpuView(small_gpu(index, 8, "big"), HEALTHY, (13, 0)) for index in range(2)]
+    answer = place(request, views, "n")
+    assert isinstance(answer, Refusal)
+    assert answer.reason == (
+        'container "watch" needs 25 % and 1 GiB on GPU 0, where the init container before it ran; 0 % and 0 MiB free'
+    )
+    with_memory = pod(share(25, 1, INIT, "fetch"), whole(1, name="train", memory=8), share(25, 1, name="watch"))
+    assert chosen(place(with_memory, views, "n")) == {"fetch": [0], "train": [0], "watch": [1]}
+
+
 @given(views_of(), pods().filter(lambda request: request.mode is not Mode.PGPU), st.randoms(use_true_random=False))
 def test_kubelet_can_follow(views: list[GpuView], request: PodRequest, random: Random) -> None:
     """Kubelet gives a container what init containers left first, any of it; the rest is ours to steer."""
@@ -517,10 +532,9 @@ def test_kubelet_can_follow(views: list[GpuView], request: PodRequest, random: R
             assert set(reused) <= set(ours)
             if container.kind is not INIT:
                 del left[resource][:amount]
-            elif container.whole:
-                left[resource] = [uuid for uuid in ours for _ in range(amount // len(ours))]
             else:
-                left[resource] += ours * (amount - len(reused))
+                had = Counter(left[resource])
+                left[resource] += [uuid for uuid in ours for _ in range(amount // len(ours) - had[uuid])]
 
 
 @given(questions, st.randoms(use_true_random=False))

@@ -39,6 +39,9 @@ _ZERO = (0, 0, 0)
 _Amounts = tuple[int, int, int]
 """Cores, bytes and containers."""
 
+_Left = tuple[int, int]
+"""Cores and bytes whose devices a container before asked kubelet for."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
@@ -162,6 +165,8 @@ class _Pod:
     """Amounts of the containers that stay."""
     peak: Mapping[int, _Amounts] = field(default_factory=dict)
     """The most at any time, which is what kubelet keeps allocated."""
+    left: Mapping[int, _Left] = field(default_factory=dict)
+    """What kubelet still has of init containers, and gives to the next container before anything else."""
 
     def with_container(self, container: ContainerRequest, takes: Mapping[int, _Amounts]) -> _Pod:
         active, peak = dict(self.active), dict(self.peak)
@@ -171,13 +176,31 @@ class _Pod:
             peak[position] = (max(now[0], most[0]), max(now[1], most[1]), max(now[2], most[2]))
             if container.kind is not ContainerKind.INIT:
                 active[position] = now
-        return _Pod(active, peak)
+        return _Pod(active, peak, self._left_by(container, list(takes)))
 
-    def handed_on(self) -> list[int]:
-        """Return the GPUs with devices left by an init container, which kubelet gives to the next container first."""
+    def handed_on(self, container: ContainerRequest) -> list[int]:
+        """Return the GPUs of which kubelet has devices that it gives to this container first."""
         return sorted(
-            position for position, most in self.peak.items() if most[:2] != self.active.get(position, _ZERO)[:2]
+            position
+            for position, (cores, memory) in self.left.items()
+            if (cores and (container.whole or container.cores)) or (memory and container.memory_bytes)
         )
+
+    def _left_by(self, container: ContainerRequest, positions: Sequence[int]) -> Mapping[int, _Left]:
+        """Return what is left after this container. It takes the devices of what it asks for, and of nothing else."""
+        cores, memory = WHOLE if container.whole else container.cores, container.memory_bytes // len(positions)
+        left = dict(self.left)
+        if container.kind is ContainerKind.INIT:
+            for position in positions:
+                before = left.get(position, (0, 0))
+                left[position] = (max(before[0], cores), max(before[1], memory))
+            return left
+        if container.memory_bytes >= sum(left[position][1] for position in positions if position in left):
+            memory = max((of_memory for _, of_memory in left.values()), default=0)
+        for position in left.keys() & positions:
+            before = left[position]
+            left[position] = (max(0, before[0] - cores), max(0, before[1] - memory))
+        return left
 
 
 class _Search:
@@ -237,7 +260,7 @@ class _Search:
 
     def _share_choices(self, container: ContainerRequest, pod: _Pod) -> Iterator[tuple[int, ...]]:
         positions: Sequence[int] = range(len(self._views))
-        if pod.peak and (handed_on := pod.handed_on()):
+        if pod.left and (handed_on := pod.handed_on(container)):
             positions = handed_on if len(handed_on) == 1 else ()
         cores, memory = container.cores, container.memory_bytes
         sign = -1 if self._request.policy is PlacementPolicy.SPREAD else 1
@@ -280,7 +303,7 @@ class _Search:
         return {position: sum(map(self._connectivity.unity[row].__getitem__, others)) for position, row in rows.items()}
 
     def _whole_choices(self, container: ContainerRequest, pod: _Pod) -> Iterator[tuple[int, ...]]:
-        required = pod.handed_on()
+        required = pod.handed_on(container)
         if len(required) > container.whole:
             if self._request.mode is not Mode.PGPU:
                 return
@@ -337,7 +360,7 @@ class _Search:
 
     def _share_reason(self, container: ContainerRequest, pod: _Pod) -> str:
         needs = f"needs {self._amount(container.cores, container.memory_bytes)} on"
-        handed_on = pod.handed_on()
+        handed_on = pod.handed_on(container)
         if len(handed_on) > 1:
             return f"{needs} one GPU; {_handed_on_reason(len(handed_on))}"
 
@@ -368,7 +391,7 @@ class _Search:
 
     def _whole_reason(self, container: ContainerRequest, pod: _Pod) -> str:
         needs = f"needs {_gpus(container.whole)}"
-        handed_on = pod.handed_on()
+        handed_on = pod.handed_on(container)
         if len(handed_on) > container.whole and self._request.mode is not Mode.PGPU:
             return f"{needs}; {_handed_on_reason(len(handed_on))}"
         free = self._whole_free(pod)
