@@ -136,8 +136,7 @@ def test_verbs_need_a_certificate_and_probes_do_not(rig: Rig) -> None:
 def test_the_api_server_goes_away_and_comes_back(rig: Rig) -> None:
     item = pod("p", "uid-p", shares(50, 8))
     port = rig.server.server_port
-    rig.server.shutdown()
-    rig.server.server_close()
+    rig.server.stop()
     rig.stub.end_watches()
     wait(lambda: 'watch_up{kind="pods"} 0' in rig.call("GET", "/metrics")[1])
     assert len(rig.passed(item)) == NODES

@@ -15,12 +15,14 @@ from urllib.parse import urlencode
 import urllib3
 
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError, status_message, trusting
+from kube_accel.kube.connections import Connections
 from kube_accel.shared.api_json import ApiJsonError, read_object
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 
-_CONNECTIONS = 32
+_STREAMS = 8
+"""Connections for streams that are kept."""
 _CONNECT_TIMEOUT = 5.0
 _MAX_LINE = 8 << 20
 """Bytes of one watch event; the API server takes no object above 3 MiB."""
@@ -37,6 +39,16 @@ class Credentials:
     token: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The API server, as it is reached with the credentials of a moment."""
+
+    files: list[tuple[int, ...]]
+    """Which files these were, as ``_which`` tells."""
+    connections: Connections
+    streams: urllib3.PoolManager
+
+
 class KubeClient:
     """One API server. Threads may share it; every request has a connection to itself."""
 
@@ -46,7 +58,9 @@ class KubeClient:
         self._credentials = credentials
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._pool: tuple[list[int], urllib3.PoolManager] | None = None
+        self._reached: _Reached | None = None
+        self._token: tuple[tuple[int, ...], str] = (), ""
+        """Which file the token was read from, as ``_which`` tells, and what it says."""
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the object at ``path``. Raises ApiError."""
@@ -75,7 +89,15 @@ class KubeClient:
     ) -> bytes:
         """Send one request and return the body of its answer. Raises ApiError."""
         headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
-        return self._request(method, _target(path, query), body, headers, self._timeout, stream=False).data
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            headers |= self._authorization()
+            answer = self._reach().connections.ask(method, _target(path, query), headers, content, self._timeout)
+        except (OSError, ValueError) as error:
+            raise self._unreachable(error) from error
+        if not 200 <= answer.status < 300:
+            raise ApiRefusedError(answer.status, status_message(answer.body))
+        return answer.body
 
     @contextmanager
     def lines(
@@ -85,7 +107,20 @@ class KubeClient:
 
         Raises ApiError, also while the lines are read.
         """
-        response = self._request("GET", _target(path, query), None, {"Accept": accept}, silence, stream=True)
+        try:
+            response = self._reach().streams.request(
+                "GET",
+                self.url + _target(path, query),
+                headers={"Accept": accept, **self._authorization()},
+                timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT, read=silence),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            if not 200 <= response.status < 300:
+                raise ApiRefusedError(response.status, status_message(response.data))
+        except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
+            raise self._unreachable(error) from error
         try:
             yield self._lines(response)
         finally:
@@ -101,51 +136,43 @@ class KubeClient:
                 if len(rest) > _MAX_LINE:
                     raise ApiUnreachableError(f"API server {self.url} sent a line of more than {_MAX_LINE} bytes")
         except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise ApiUnreachableError(f"API server {self.url} not reached: {error}") from error
+            raise self._unreachable(error) from error
 
-    def _request(
-        self,
-        method: str,
-        target: str,
-        body: object,
-        headers: dict[str, str],
-        timeout: float,
-        stream: bool,
-    ) -> urllib3.BaseHTTPResponse:
-        try:
-            token = self._credentials.token
-            if self._credentials.token_file is not None:
-                token = self._credentials.token_file.read_text().strip()
-            if token:
-                headers["Authorization"] = f"Bearer {token}"
-            response = self._connections().request(
-                method,
-                self.url + target,
-                body=None if body is None else json.dumps(body).encode(),
-                headers=headers,
-                timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT, read=timeout),
-                retries=False,
-                redirect=False,
-                preload_content=not stream,
-            )
-            if not 200 <= response.status < 300:
-                raise ApiRefusedError(response.status, status_message(response.data))
-        except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise ApiUnreachableError(f"API server {self.url} not reached: {error}") from error
-        return response
+    def _unreachable(self, error: Exception) -> ApiUnreachableError:
+        return ApiUnreachableError(f"API server {self.url} not reached: {error}")
 
-    def _connections(self) -> urllib3.PoolManager:
-        """Return connections made with the files as they are now."""
+    def _authorization(self) -> dict[str, str]:
+        """Return the header that says who we are; none where a certificate does. Raises OSError and ValueError."""
+        token, file = self._credentials.token, self._credentials.token_file
+        if file is not None:
+            found, known = _which(file), self._token
+            if known[0] != found:
+                known = self._token = found, file.read_text().strip()
+            token = known[1]
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _reach(self) -> _Reached:
+        """Return connections made with the files as they are now. Raises OSError and ValueError."""
         files = (self._credentials.ca_file, self._credentials.cert_file, self._credentials.key_file)
-        written = [file.stat().st_mtime_ns for file in files if file is not None]
+        now = [_which(file) for file in files if file is not None]
         with self._lock:
-            if self._pool is None or self._pool[0] != written:
-                context = trusting(self._credentials.ca_file)
-                if self._credentials.cert_file is not None:
-                    context.load_cert_chain(self._credentials.cert_file, self._credentials.key_file)
-                pool = urllib3.PoolManager(num_pools=2, maxsize=_CONNECTIONS, ssl_context=context)
-                self._pool = written, pool
-            return self._pool[1]
+            before = self._reached
+            if before is not None and before.files == now:
+                return before
+            context = trusting(self._credentials.ca_file)
+            if self._credentials.cert_file is not None:
+                context.load_cert_chain(self._credentials.cert_file, self._credentials.key_file)
+            streams = urllib3.PoolManager(num_pools=2, maxsize=_STREAMS, ssl_context=context)
+            self._reached = found = _Reached(now, Connections(self.url, context), streams)
+        if before is not None:
+            before.connections.end()
+        return found
+
+
+def _which(file: Path) -> tuple[int, ...]:
+    """Return what differs once a file was written or replaced. Raises OSError."""
+    found = file.stat()
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _object(body: bytes) -> dict[str, Any]:
