@@ -11,7 +11,8 @@ began=$SECONDS
 "$@" >"$log" 2>&1 </dev/null
 code=$?
 if [ $code != 0 ]; then
-  { cat "$log"; printf '== %s: FAILED with %d after %d s; all it said is above, and in %s\n' "$name" "$code" $((SECONDS - began)) "$log"; } >&2
+  printf '== %s: FAILED with %d after %d s; all it said is above, and in %s\n' "$name" "$code" $((SECONDS - began)) "$log" >>"$log"
+  cat "$log" >&2
   exit $code
 fi
 printf '== %s: done in %d s\n' "$name" $((SECONDS - began))
