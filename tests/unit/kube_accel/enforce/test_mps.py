@@ -13,11 +13,12 @@ from unittest.mock import Mock
 import pytest
 
 from kube_accel.enforce.backend import Ask, Name, WithMps
-from kube_accel.enforce.mps import UNSEEN, DaemonState, MpsPaths, Server, grant, incident, probe
-from kube_accel.model import Mode
+from kube_accel.enforce.mps import UNSEEN, DaemonState, MpsMonitor, MpsPaths, Server, grant, incident, probe, rests
+from kube_accel.model import Gpu, Inventory, Mode
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import Kind
 from kube_accel.sharing.profile import PROFILES
+from sim.cluster.client import until
 
 UUID, SHM = "GPU-1", "/dev/shm"
 BORN, REBORN = (7, 10**18), (8, 11 * 10**17)
@@ -151,3 +152,61 @@ def test_clients_up_to_the_limit_leave_no_room(control: Control) -> None:
 def test_clients_suffer_when_their_server_or_its_daemon_ends(before: DaemonState, now: DaemonState, said: str) -> None:
     found = incident(before, now)
     assert found.startswith(said) if said else not found
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "rest"),
+    [
+        (state(), state(), True),
+        (state(s41=Server(0)), state(s41=Server(0)), True),
+        (state(), state(s41=Server(0)), False),
+        (state(s41=Server(1)), state(s41=Server(1)), False),
+        (DaemonState("", BORN), DaemonState("", REBORN), False),
+        (DaemonState("gone"), DaemonState("gone"), False),
+    ],
+)
+def test_a_daemon_without_clients_is_left_alone(before: DaemonState, now: DaemonState, rest: bool) -> None:
+    assert rests(before, now) is rest
+
+
+def test_a_daemon_at_rest_is_asked_again_when_needed(control: Control) -> None:
+    """Its files are looked at meanwhile, and whether its GPU is in use."""
+    asked, used, looks = control.program.with_name("asked"), False, 0
+    socket = control.paths.pipe(UUID) / "control"
+    offered = control.paths.client(UUID).parent / "client/control"
+
+    def in_use(uuid: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return used
+
+    def count() -> int:
+        return len(asked.read_text()) if asked.exists() else 0
+
+    def more(than: int) -> None:
+        until(lambda: count() > than, "the control daemon is asked", 60)
+
+    def start() -> None:
+        offered.unlink(missing_ok=True)
+        socket.unlink()
+        os.mkfifo(socket)
+        offered.hardlink_to(socket)
+
+    offered.parent.mkdir()
+    start()
+    control.program.write_text(f"#!/bin/sh\ncat >/dev/null\nprintf . >>{asked}\necho 100.0\n")
+    control.program.chmod(0o755)
+    gpu = Gpu(UUID, 0, 0, "NVIDIA H100", 80 << 30, (9, 0), "0000:00:00.0", 0, False)
+    monitor = MpsMonitor(control.paths, Mock(), Mock(), 0.01, in_use, rest=3600)
+    monitor.see(Inventory("580", (13, 0), (gpu,)))
+    try:
+        until(lambda: looks > 20, "the daemon rests", 60)
+        at_rest = count()
+        assert at_rest == 2
+        start()
+        more(at_rest)
+        looks, at_rest = 0, count()
+        used = True
+        more(at_rest + 5)
+    finally:
+        monitor.see(None)

@@ -40,6 +40,8 @@ _INJECTION = "cuda_injection_path_shm"
 _GET_FLAGS, _IMMUTABLE = 0x80086601, 0x10
 
 _DEADLINE = 5.0
+_REST = 60.0
+"""Seconds. So often is a control daemon asked that nobody uses: each time a program starts."""
 _NO_SERVER = re.compile(r"^Server \d+ not found", re.MULTILINE)
 _PERCENTAGE = re.compile(r"\s*\d+(\.\d+)?\s*")
 _FAULT = re.compile(r"\bFAULT\b")
@@ -204,6 +206,11 @@ def probe(
     return DaemonState(problem, identity, servers)
 
 
+def rests(before: DaemonState, now: DaemonState) -> bool:
+    """Return whether two looks have found the same control daemon, well and without clients. Pure."""
+    return now == before and not now.problem and not any(server.clients for server in now.servers.values())
+
+
 def _offered(paths: MpsPaths, uuid: str) -> bool:
     """Return whether containers have the socket of the control daemon that runs now."""
     try:
@@ -254,14 +261,23 @@ class MpsMonitor:
         on_change: Callable[[], None],
         on_incident: Callable[[str, str], None],
         interval: float,
+        in_use: Callable[[str], bool] = lambda uuid: True,
         deadline: float = _DEADLINE,
+        rest: float = _REST,
     ) -> None:
-        """``on_incident`` gets a GPU's UUID and a sentence. Both are called on the monitor's threads."""
+        """Ask every ``interval`` seconds, and every ``rest`` seconds where a GPU is not in use and has no clients.
+
+        A daemon that ends or starts changes its files, which are looked at every ``interval`` seconds in any case.
+        ``in_use`` gets a GPU's UUID; ``on_incident`` gets a UUID and a sentence. All are called on the monitor's
+        threads.
+        """
         self._paths = paths
         self._on_change = on_change
         self._on_incident = on_incident
         self._interval = interval
+        self._in_use = in_use
         self._deadline = deadline
+        self._rest = rest
         self._lock = threading.Lock()
         self._states: dict[str, DaemonState] = {}
         self._shared: frozenset[str] = frozenset()
@@ -295,6 +311,7 @@ class MpsMonitor:
         return replace(snapshot, health=health)
 
     def _follow(self, uuid: str) -> None:
+        rest_until = 0.0
         while True:
             begin = time.monotonic()
             with self._lock:
@@ -302,7 +319,11 @@ class MpsMonitor:
                 limit = self._client_limit
             if before is None:
                 return
+            if begin < rest_until and not self._in_use(uuid) and self._is_unchanged(uuid, before):
+                time.sleep(self._interval)
+                continue
             now = probe(self._paths, uuid, before, limit, self._deadline)
+            rest_until = begin + self._rest if rests(before, now) else 0.0
             if happened := incident(before, now):
                 _log.warning("MPS clients are affected", extra={"gpu": uuid, "reason": happened})
                 self._on_incident(uuid, happened)
@@ -315,6 +336,9 @@ class MpsMonitor:
                 _log.info("MPS control daemon", extra={"gpu": uuid, "problem": now.problem})
                 self._on_change()
             time.sleep(max(0.0, self._interval - (time.monotonic() - begin)))
+
+    def _is_unchanged(self, uuid: str, before: DaemonState) -> bool:
+        return _identity(self._paths.pipe(uuid)) == before.identity and _offered(self._paths, uuid)
 
 
 def _ask(paths: MpsPaths, pipe: Path, command: str, deadline: float) -> str:

@@ -100,7 +100,7 @@ class ShareRuntime:
         self._mps: MpsMonitor | None = None
         if options.mode is Mode.MPS:
             paths = MpsPaths(options.mps_root, options.mps_control_command)
-            self._mps = MpsMonitor(paths, on_health, self._mps_incident, options.mps_interval)
+            self._mps = MpsMonitor(paths, on_health, self._mps_incident, options.mps_interval, self._in_use)
         self.enforcing = Enforcing(options, profile, gpus.limit_memory, on_health)
         self.tenants = Tenants(
             self.enforcing.interposer.containers,
@@ -315,6 +315,9 @@ class ShareRuntime:
             self._reporter.event(pod, reason, f"container {holder.container}: {message}")
         else:
             _log.warning("not told to a pod", extra=extra)
+
+    def _in_use(self, uuid: str) -> bool:
+        return not self._held_known or any(share.uuid == uuid for shares in self.held.values() for share in shares)
 
     def _mps_incident(self, uuid: str, message: str) -> None:
         if self._reporter is None:
