@@ -243,7 +243,11 @@ def label_selector(text: str) -> Callable[[Mapping[str, str]], bool]:
     )
 
 
-_FIELDS = {"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "involvedObject.name"}
+_FIELDS = {"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "reason", "type"} | {
+    # By what `kubectl describe` finds the events of an object.
+    f"involvedObject.{name}"
+    for name in ("kind", "namespace", "name", "uid")
+}
 
 
 def field_selector(text: str) -> Callable[[Object], bool]:

@@ -331,7 +331,10 @@ class TestScheduling:
         )
         until(lambda: condition(api, "big", "PodScheduled").get("message") == wanted, "the reason")
         assert condition(api, "big", "PodScheduled")["reason"] == "Unschedulable"
-        events = api.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dbig")["items"]
+        uid = api.get(f"{PODS}/big")["metadata"]["uid"]
+        by = {"name": "big", "namespace": "default", "kind": "Pod", "uid": uid}  # as kubectl describe asks
+        fields = "%2C".join(f"involvedObject.{name}%3D{value}" for name, value in by.items())
+        events = api.get(f"/api/v1/namespaces/default/events?fieldSelector={fields}")["items"]
         assert [(item["reason"], item["message"]) for item in events] == [("FailedScheduling", wanted)]
 
         node = {"status": {"capacity": {"example.org/none": "1"}, "allocatable": {"example.org/none": "1"}}}
