@@ -53,6 +53,11 @@ def run(tmp_path: Path, tree: Path) -> Run:
     return play
 
 
+def starts(tree: Path, unit: str) -> int:
+    """How often a unit was started."""
+    return int(json.loads((tree / f"var/lib/sim-systemd/{unit}.json").read_text())["starts"])
+
+
 def state(tree: Path, unit: str) -> tuple[str, bool]:
     """Whether a unit is active, and enabled."""
     found = json.loads((tree / f"var/lib/sim-systemd/{unit}.json").read_text())
@@ -68,6 +73,26 @@ def test_dry_run_tells_of_the_persistence_daemon(run: Run, tree: Path) -> None:
     assert (run("--check", persistence=True)[0], run(persistence=True)[0]) == (0, 0)
     (tree / f"etc/systemd/system/{PERSISTENCE}.service").write_text("of a package")
     assert (run("--check", persistence=True)[0], run(persistence=True)[0]) == (2, 2)
+
+
+def test_a_package_daemon_ends_whichever_run_wrote_our_unit(run: Run, tree: Path) -> None:
+    """A run that is stopped before it starts the daemon leaves that to the next."""
+    unit = tree / f"etc/systemd/system/{PERSISTENCE}.service"
+    unit.write_text("of a package\n")
+    systemctl = tree / "usr/bin/systemctl"
+    subprocess.run([systemctl, "start", PERSISTENCE], check=True)
+    before = starts(tree, PERSISTENCE)
+    kept = systemctl.with_name("kept")
+    systemctl.rename(kept)
+    systemctl.write_text(f'#!/bin/sh\ncase $1 in daemon-reload | restart | start) exit 1 ;; esac\nexec {kept} "$@"\n')
+    systemctl.chmod(0o755)
+    with pytest.raises(AssertionError, match="failed=1"):
+        run(persistence=True)
+    assert "accel.kubernetes.driver" in unit.read_text()
+    kept.replace(systemctl)
+    run(persistence=True)
+    assert (starts(tree, PERSISTENCE), state(tree, PERSISTENCE)) == (before + 1, ("active", True))
+    assert run(persistence=True)[0] == 0
 
 
 def test_dry_run_tells_of_the_fabric_manager(run: Run, tree: Path) -> None:
