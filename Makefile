@@ -47,10 +47,10 @@ docs: setup ## Write docs/variables.md, and modules, alerts, and tables of metri
 docsite: setup ## All pages and the modules' documentation as HTML with a search, .build/docsite/html: an environment of its own.
 	@tests/tools/docsite/build.sh
 
-# pytest has the time that the steps leave, so that both cores are always busy. It ends last, and so does what it prints.
+# pytest fills the time that the steps leave, so that both cores are always busy. It takes the longest, and so speaks last.
 test: setup ## What to run before every push, in 6 minutes on two cores: linters, sanity, the whole site once, unit tests.
 	@printf '== pytest: all that calls functions, beside lint, sanity, and the demo\n'
-	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest BESIDE=nice || \
+	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest || \
 	  { grep --no-filename '^== .*: FAILED' .cache/steps/*.log; exit 1; }
 
 test-ci: setup ## What CI runs after `make test`, in 30 minutes on two cores: molecule, and tests that start Ansible and daemons.
@@ -92,7 +92,7 @@ molecule-%: setup
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* python -m sim.forks molecule test -s $*
 
 pytest: setup ## The tests that call functions, or others: make pytest [MARKS="ci and not full"].
-	@env --unset=MAKEFLAGS $(BESIDE) pytest --ignore tests/cluster --numprocesses=3 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
+	@env --unset=MAKEFLAGS pytest --ignore tests/cluster --numprocesses=3 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
 
 attacks: setup ## Every attack on the shipped commands that a test tries, and how many; root, for tenants with uid 0.
 	pytest --ignore tests/cluster -m attack
