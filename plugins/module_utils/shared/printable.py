@@ -91,7 +91,10 @@ def lines(texts: Iterable[object], most: int = LONGEST) -> List[str]:
 
 
 def _harmless(text: str) -> bool:
-    return text.isprintable() and _INVISIBLE.search(text) is None and _STACKED.search(text) is None
+    # Nearly all text is ASCII, of which the rest finds nothing.
+    return text.isprintable() and (
+        text.isascii() or (_INVISIBLE.search(text) is None and _STACKED.search(text) is None)
+    )
 
 
 def _one_for_one(text: str) -> str:

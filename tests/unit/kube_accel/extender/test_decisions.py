@@ -575,12 +575,57 @@ def test_the_log_says_why_this_gpu(extender: Extender, api: Api, caplog: pytest.
     extender.cluster.keep_node(node_object("m", mode=Mode.MPS))
     extender.bind(_seen(extender, api, "first", 60), "a")
     assert extender.schedule(_seen(extender, api, "p", 60), "a", "m") == ""
-    said = {record.message: vars(record) for record in caplog.records if vars(record).get("pod") == "team/p"}
-    assert said["filtered"]["asks"] == "60 % and 8 GiB of a GPU"
-    assert (said["filtered"]["passed"], said["filtered"]["refused"]) == (1, {"serves mps, not vgpu": 1})
-    assert said["scored"]["best"].keys() == {"a"}
-    assert said["assigned"]["chosen"] == {"main": [1]}
-    assert [(gpu["gpu"], gpu["free_cores"]) for gpu in said["assigned"]["candidates"]] == [(0, 40), (1, 100)]
+    (said,) = told_of("p", caplog)
+    assert said["message"] == "assigned"
+    assert said["asks"] == "60 % and 8 GiB of a GPU"
+    assert (said["nodes"], said["passed"], said["refused"]) == (2, 1, {"serves mps, not vgpu": 1})
+    assert said["best"].keys() == {"a"}
+    assert said["chosen"] == {"main": [1]}
+    assert [(gpu["gpu"], gpu["free_cores"]) for gpu in said["candidates"]] == [(0, 40), (1, 100)]
+
+
+def told_of(name: str, caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The lines of the log about a pod."""
+    return [vars(record) for record in caplog.records if vars(record).get("pod") == f"team/{name}"]
+
+
+def test_log_tells_at_once_of_a_pod_that_fits_nowhere(
+    extender: Extender, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    extender.cluster.keep_node(node_object("m", mode=Mode.MPS))
+    assert extender.schedule(_seen(extender, api, "p", 60), "m") == "serves mps, not vgpu"
+    (said,) = told_of("p", caplog)
+    assert (said["message"], said["passed"], said["refused"]) == ("filtered", 0, {"serves mps, not vgpu": 1})
+
+
+def test_log_tells_of_each_filter_without_a_bind(
+    extender: Extender, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pod = _seen(extender, api, "p", 60)
+    extender.filter(pod, "a")
+    extender.filter(pod, "a")
+    extender.bind(pod, "a")
+    assert [said["message"] for said in told_of("p", caplog)] == ["filtered", "assigned"]
+    for first in range(2):
+        extender.bind(_seen(extender, api, f"first-{first}", 60), "a")
+    late = _seen(extender, api, "late", 60)
+    extender.cluster.keep_node(node_object("b"))
+    extender.filter(late, "a", "b")
+    assert extender.bind(late, "a")
+    assert [(said["message"], said["passed"]) for said in told_of("late", caplog)] == [("filtered", 1)]
+
+
+def test_nearest_gpu_is_named_where_no_node_is_left(extender: Extender, api: Api) -> None:
+    for number in range(2):
+        assert extender.schedule(_seen(extender, api, f"first-{number}", 60), "a") == ""
+    pod = _seen(extender, api, "p", 60)
+    assert "best has 40 percent" in extender.filter(pod, "a")["FailedNodes"]["a"]
+    extender.cluster.keep_node(node_object("b"))
+    answer = extender.filter(pod, "a", "b")
+    assert answer["NodeNames"] == ["b"]
+    assert answer["FailedNodes"] == {"a": "no room for 60 percent and 8 GiB of a GPU"}
 
 
 @pytest.mark.parametrize("told", [True, False])

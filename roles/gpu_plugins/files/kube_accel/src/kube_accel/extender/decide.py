@@ -21,8 +21,8 @@ from kube_accel.placement.rank import LAST, Rank, left_of, left_with, points, ra
 from kube_accel.shared.quantity import human_bytes
 
 DETAILED = 5
-"""Nodes for which a refusal names the GPU that came nearest. kube-scheduler puts every different reason it is given
-into the pod's status, each time it tries."""
+"""Nodes for which the refusal of a pod that fits nowhere names the GPU that came nearest. kube-scheduler puts every
+different reason it is given into the pod's status, each time it tries."""
 
 _NAMED = 3
 """Pods that a reason names."""
@@ -108,7 +108,9 @@ class Decider:
                 short.append((verdict.shortage, name))
             elif isinstance(verdict, Refusal):
                 (answer.failed if verdict.resolvable else answer.unresolvable)[name] = verdict.reason
-        nearest = {name for _, name in heapq.nsmallest(DETAILED, short)}
+        # kube-scheduler reads reasons where no node is left to the pod.
+        asked = short if not passed else [entry for entry in short if entry[1] == kept_on]
+        nearest = {name for _, name in heapq.nsmallest(DETAILED, asked)}
         general = f"no room for {describe(request)}" if short else ""
         for _, name in short:
             if name not in nearest:

@@ -33,7 +33,7 @@ from kube_accel.web.site import Request, Response, text
 PREFIX: Final = "/scheduler/"
 VERBS: Final = ("predicates", "priorities", "preemption", "bind")
 
-Answer = tuple[bytes, Callable[[], None] | None]
+Answer = tuple[bytes, decisions.Later]
 """What is answered, and what is done when that is sent: the decision log, which no request waits for."""
 
 Quota = Callable[[Pod, list[str]], Mapping[str, Refusal]]
@@ -90,6 +90,7 @@ class Service:
         self._keeper = Keeper(self._cluster, self._binder, clock)
         self._limits = scheduling.limits
         self._metrics = scheduling.metrics
+        self._decisions = decisions.Decisions()
         self._pages = pages
         self._reading, self._deciding = threading.Lock(), threading.Lock()
         self._rechecks = RecheckQueue(self._cluster, lambda pod, names: bool(self._filtered(pod, names).passed), clock)
@@ -157,8 +158,8 @@ class Service:
         if pod.victims and self._has_room_now(pod, nominated_node(arguments.pod), answer):
             answer = self._filtered(pod, arguments.names)
         self._answered(pod, arguments.names, answer)
-        written = wire.write_filtered(answer, arguments.nodes)
-        return written, partial(decisions.log_filter, pod, len(arguments.names), answer)
+        later = self._decisions.filtered(pod, len(arguments.names), answer)
+        return wire.write_filtered(answer, arguments.nodes), later
 
     def _answered(self, pod: Pod, names: list[str], answer: Filtered) -> None:
         if pod.request is not None:
@@ -238,7 +239,8 @@ class Service:
         if pod is None or pod.request is None:
             return wire.write_scores(dict.fromkeys(arguments.names, 0)), None
         scores = self._decider.scores(pod.request, arguments.names)
-        return wire.write_scores(scores), partial(decisions.log_scores, pod, scores)
+        self._decisions.scored(pod, scores)
+        return wire.write_scores(scores), None
 
     def _preempt(self, body: wire.Body) -> Answer:
         arguments = wire.read_preemption(body)
@@ -252,10 +254,11 @@ class Service:
         return wire.write_preemption(found), partial(decisions.log_preemption, pod, found)
 
     def _bind(self, body: wire.Body) -> Answer:
-        bound = self._binder.bind(wire.read_binding(body))
+        asked = wire.read_binding(body)
+        bound = self._binder.bind(asked)
         self._metrics.bind(bound.outcome.value)
         error = "" if bound.outcome is Outcome.BOUND else bound.reason
-        return wire.write_bound(error), None if bound.kept is None else partial(decisions.log_bind, bound.kept)
+        return wire.write_bound(error), self._decisions.bound(asked.uid, bound.kept)
 
     def _pod(self, item: Mapping[str, Any]) -> Pod | None:
         pod = self._read(item)
