@@ -128,7 +128,7 @@ def readable(metric: str, value: float) -> str:
         return f"{value:.2%}"
     if metric.endswith("_per_second"):
         return f"{value:.1f}"
-    if metric.endswith("_tasks"):
+    if metric.endswith(("_tasks", "_count")):
         return f"{value:.0f}"
     return f"{value * 1000:.2f} ms" if abs(value) >= 1e-5 else f"{value * 1e9:.0f} ns"
 

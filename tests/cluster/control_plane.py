@@ -180,11 +180,16 @@ class ControlPlane:
 
     @contextmanager
     def scheduler(
-        self, extenders: Sequence[Mapping[str, Any]] = (), name: str = SCHEDULER, elect: bool = False, port: int = 0
+        self,
+        extenders: Sequence[Mapping[str, Any]] = (),
+        name: str = SCHEDULER,
+        elect: bool = False,
+        port: int = 0,
+        profiles: Sequence[Mapping[str, Any]] = (),
     ) -> Iterator[Program]:
         """kube-scheduler with these extenders. With ``elect`` it serves once it leads, and is not waited for.
 
-        ``port``: where it serves, any if 0.
+        ``port``: where it serves, any if 0. Without ``profiles`` it has its own.
         """
         # Short, and long enough for a leader on a busy machine.
         lease = {"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "1s"}
@@ -198,6 +203,7 @@ class ControlPlane:
             },
             "leaderElection": {"leaderElect": elect, **(lease if elect else {})},
             "extenders": list(extenders),
+            **({"profiles": list(profiles)} if profiles else {}),
         }
         path = self.root / f"{name}.json"
         path.write_text(json.dumps(config))
