@@ -46,6 +46,20 @@ def test_replicas_are_offered_and_a_second_run_changes_nothing(books: Playbooks,
     assert (again.code, again.changed) == (0, 0), again.output
 
 
+def test_a_daemon_that_a_killed_run_did_not_reload_is_reloaded(books: Playbooks) -> None:
+    """It wrote the command that a control daemon of before is to show containers its socket by."""
+    host = books.cluster.root / "gpu-a"
+    (record,) = (host / "var/lib/kube-accel-mps").glob("*.command")
+    record.write_text("of the command of before\n")
+    (socket,) = (host / "run/nvidia/mps").glob("*/client/control")
+    socket.unlink()
+    done = site(books, "clients")
+    assert done.code == 0, done.output
+    assert socket.is_socket()
+    again = site(books, "clients")
+    assert (again.code, again.changed) == (0, 0), again.output
+
+
 def test_without_it_the_control_daemons_go_and_the_gpu_is_whole(books: Playbooks, api: Api) -> None:
     done = site(books, "whole")
     assert done.code == 0, done.output

@@ -13,6 +13,7 @@ from ..shared.registers import mappings
 PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-smi")
 """Programs of the driver that run and look after a control daemon."""
 _TEMPLATE = "kube-accel-mps@.service"
+_RECORD = "{}.command"
 _UNIT = re.compile(r"kube-accel-mps@(.+)\.service")
 
 
@@ -26,6 +27,8 @@ class Seen:
     """The result of looking for units of control daemons."""
     programs: Mapping[str, Any] = field(default_factory=dict)
     """The result of looking for ``PROGRAMS`` where systemd finds programs."""
+    current: Mapping[str, Any] = field(default_factory=dict)
+    """The result of looking for what control daemons recorded that the command as it is has set up."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
     check_mode: bool = False
@@ -45,6 +48,8 @@ class Mps:
     """UUIDs of GPUs that have one, and are to have none."""
     kept: List[str]
     """UUIDs of GPUs that have one, and are to have it."""
+    outdated: List[str]
+    """Those of ``kept`` whose control daemon another command has set up, so that it is to be reloaded."""
     foretold: List[str]
     """What a dry run foretells of ``wanted`` by itself: systemd knows no unit whose file is still to be written.
 
@@ -63,13 +68,16 @@ def mps(seen: Seen) -> Mps:
     wanted: List[str] = list(seen.offer["mps_gpus"]) if used else []
     units = _names(seen.units)
     found = _names(seen.programs)
+    current = _names(seen.current)
     running = list(dict.fromkeys(match[1] for match in map(_UNIT.fullmatch, units) if match))
+    kept = [uuid for uuid in running if uuid in wanted]
     unknown = seen.check_mode and used and _TEMPLATE not in units
     return Mps(
         used,
         wanted,
         [uuid for uuid in running if uuid not in wanted],
-        [uuid for uuid in running if uuid in wanted],
+        kept,
+        [uuid for uuid in kept if _RECORD.format(uuid) not in current],
         (wanted if seen.driver else ["each GPU"]) if unknown else [],
         bool(units),
         list(PROGRAMS),

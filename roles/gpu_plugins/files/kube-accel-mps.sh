@@ -94,6 +94,8 @@ run)
   exec nvidia-cuda-mps-control -f
   ;;
 defaults)
+  # The role compares it with the command as it is: a run may have been killed before it reloaded the unit.
+  sum=$(sha256sum <"$0")
   tries=50
   until echo get_default_active_thread_percentage | nvidia-cuda-mps-control >/dev/null 2>&1; do
     tries=$((tries - 1))
@@ -108,6 +110,7 @@ defaults)
   label -R "$context" "$client"
   # A client's own percentage can only be lower.
   echo set_default_active_thread_percentage 100 | nvidia-cuda-mps-control
+  echo "$sum" >"$KUBE_ACCEL_MPS_STATE/$uuid.command"
   ;;
 quit)
   echo quit | nvidia-cuda-mps-control

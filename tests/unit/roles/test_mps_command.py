@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -101,6 +102,21 @@ def test_clients_of_any_user_reach_only_the_client_socket(gpu: Gpu) -> None:
             (control,) = gpu.client.iterdir()
             assert control.samefile(gpu.pipe / "control"), "the one of the daemon that runs"
             assert [path.stat().st_mode & 0o777 for path in (gpu.pipe, gpu.client, control)] == [0o755, 0o755, 0o666]
+
+
+def test_a_daemon_that_is_set_up_records_the_command(gpu: Gpu) -> None:
+    gpu.call("prepare")
+    record = gpu.state / f"{UUID}.command"
+    with mps.daemon(gpu.programs / "nvidia-cuda-mps-control", gpu.pipe):
+        link = gpu.programs / "ln"
+        link.write_text("#!/bin/sh\nexit 1\n")
+        link.chmod(0o755)
+        with pytest.raises(subprocess.CalledProcessError):
+            gpu.call("defaults")
+        assert not record.exists(), "it has not been set up"
+        link.unlink()
+        gpu.call("defaults")
+    assert record.read_text().split()[0] == hashlib.sha256(SCRIPT.read_bytes()).hexdigest()
 
 
 def test_containers_shm_is_bounded_and_survives_a_restart(gpu: Gpu) -> None:

@@ -551,6 +551,16 @@ def test_daemons_that_are_kept_are_those_that_were_there() -> None:
     assert (found.wanted, found.kept, found.unwanted) == (["GPU-1", "GPU-2"], ["GPU-1"], ["GPU-3"])
 
 
+@pytest.mark.parametrize(
+    ("records", "outdated"), [([], ["GPU-1", "GPU-2"]), (["GPU-1", "GPU-9"], ["GPU-2"]), (["GPU-1", "GPU-2"], [])]
+)
+def test_daemons_that_another_command_set_up_are_reloaded(records: list[str], outdated: list[str]) -> None:
+    files = [{"path": f"/etc/systemd/system/kube-accel-mps@GPU-{number}.service"} for number in (1, 2, 3)]
+    current = {"files": [{"path": f"/var/lib/kube-accel-mps/{uuid}.command"} for uuid in records]}
+    seen = mps.Seen({"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2", "GPU-4"]}, {"files": files}, current=current)
+    assert mps.mps(seen).outdated == outdated
+
+
 KEY = "0123456789abcdef" * 2
 STATE = (
     *(
