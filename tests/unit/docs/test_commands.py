@@ -36,6 +36,7 @@ BY_HAND = {
     r"cp -r examples/awx/project/\. \S+": "copies; tests/awx runs what it copies",
     r"git -C \S+ (add \.|commit -m '[^']+'|push)": "publishes it",
     r"python3 -m venv ~/accel|\. ~/accel/bin/activate": "makes an environment of Python, and enters it",
+    r"export KUBECONFIG=/etc/kubernetes/admin\.conf": "names a kubeconfig, on a control plane",
     r"tar -xf accel-kubernetes-[\d.]+-amd64\.tar -C /srv": "unpacks",
 }
 """What nobody of ours answers."""
