@@ -7,7 +7,7 @@ Where a test lives, or what it starts, decides it. A test is one of `make test-c
 - starts Ansible or a daemon of ours elsewhere: ``@pytest.mark.ci`` says so, and a test that does so without is stopped.
 
 All others call functions or run small programs, and are of `make test`. What takes minutes has the mark ``full``, and
-is of neither.
+is of neither. So are the tests of ``CLUSTER``, which `make test-cluster` runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 CI_ROOMS = ("attacks", "bench", "native", "playbooks", "sim")
 CI_FILES = ("*_end_to_end.py", "*_kills.py")
+CLUSTER = TESTS / "cluster"
 SLOWER = ("ci", "full", "soak")
 QUICK = "not ci and not full"
 """The marks that `make test` asks for."""
@@ -47,6 +48,11 @@ def is_slower(file: Path) -> bool:
     """Whether the tests of a file are of `make test-ci` by where it lies."""
     inside = file.is_relative_to(TESTS) and file.relative_to(TESTS).parts[0] in CI_ROOMS
     return inside or any(file.match(pattern) for pattern in CI_FILES)
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test that was sorted is of `make test`."""
+    return not _marked(item) and not item.path.is_relative_to(CLUSTER)
 
 
 def _marked(item: pytest.Item) -> bool:
@@ -76,7 +82,7 @@ class Guard:
 
     def watch(self, item: pytest.Item | None) -> None:
         """Watch this test from now on; None is nobody."""
-        self._watched = item.nodeid if item is not None and not _marked(item) else ""
+        self._watched = item.nodeid if item is not None and is_quick(item) else ""
 
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
         if event == "subprocess.Popen" and self._watched and is_slow(arguments[1]):

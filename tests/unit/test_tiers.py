@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +63,12 @@ def test_a_slower_test_may_start_ansible() -> None:
 )
 def test_where_a_test_lives_decides_its_tier(file: str, slower: bool) -> None:
     assert tiers.is_slower(TESTS / file) is slower
+
+
+@pytest.mark.parametrize(("file", "quick"), [("unit/test_probe.py", True), ("cluster/test_probe.py", False)])
+def test_a_test_on_a_real_cluster_may_start_anything(file: str, quick: bool) -> None:
+    item = SimpleNamespace(path=TESTS / file, get_closest_marker=lambda name: None)
+    assert tiers.is_quick(item) is quick  # type: ignore[arg-type]
 
 
 def test_make_test_reads_no_file_of_the_slower_tier() -> None:
