@@ -298,6 +298,29 @@ def test_push_makes_one_name_for_all_architectures(
     assert "linux/amd64,linux/arm64" in platforms
 
 
+def test_a_pipeline_publishes_the_image(
+    registry: Registry, parts: Callable[[str], dict[str, Any]], collections: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = parts("one") | {
+        "kube_accel_image_reference": f"{registry.name}/gpu/published:1",
+        "kube_accel_image_ca_path": str(registry.ca),
+    }
+
+    def publish(password: str) -> Run:
+        monkeypatch.setenv("REGISTRY_USER", "robot")
+        monkeypatch.setenv("REGISTRY_PASSWORD", password)
+        return play(collections, str(REPOSITORY / "examples/awx/publish.yml"), "-i", "localhost,", **made)
+
+    refused = publish("wrong")
+    assert refused.code != 0
+    assert "did not accept 'username' and 'password'" in refused.output, refused.output
+    done = publish("pass word")
+    assert (done.code, done.changed) == (0, 1), done.output
+    assert f"gpu_plugins_image: {registry.name}/gpu/published@sha256:" in done.output
+    assert "pass word" not in done.output
+    assert publish("pass word").changed == 0
+
+
 @pytest.mark.full
 def test_the_first_inventory_serves_gpus_with_the_image(
     start: Start, containerd: Containerd, parts: Callable[[str], dict[str, Any]], tmp_path: Path

@@ -94,7 +94,10 @@ def _image(inventory: Inventory, wheels: List[Any]) -> Iterator[Finding]:
     known = [inventory.variables(name) for name in inventory.members(GPU_NODES)[:1]]
     for variables in known:
         assemble = variables.get("kube_accel_image_assemble")
-        remedy = "make image in a clone of the collection, and set kube_accel_image_assemble to the clone's .build"
+        remedy = (
+            "make image in a clone of the collection, and set kube_accel_image_assemble to the clone's .build; or set"
+            " gpu_plugins_image to an image in a registry, as jobs of AWX need it"
+        )
         if not assemble and not variables.get("gpu_plugins_image"):
             yield Finding("blocked", "image", "No variable names an image of the daemons.", remedy)
         elif isinstance(assemble, str) and assemble and not wheels:
