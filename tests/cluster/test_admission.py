@@ -43,6 +43,7 @@ from kube_accel.kube.api import ApiRefusedError
 from kube_accel.kube.client import Credentials, KubeClient
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.plugin.mig import affected
+from kube_accel.shared.wishes import WISHES, no_effect
 from kube_accel.sharing.assignment import ANNOTATION, pod_annotations
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
 from unit.kube_accel.extender.world import share
@@ -176,15 +177,15 @@ def refused(ask: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def warnings(cluster: Cluster, path: str, item: Mapping[str, Any]) -> list[str]:
-    """What the API server warns of who would make that."""
+def warnings(cluster: Cluster, path: str, item: Mapping[str, Any], about: str = "runtime class") -> list[str]:
+    """What the API server warns of who would make that, in words with these."""
     plane, admin = cluster.plane, cluster.admin
     context = ssl.create_default_context(cafile=plane.ca)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     body = json.dumps(item).encode()
     request = urllib.request.Request(f"{admin.url}{path}?dryRun=All", body, headers)
     with urllib.request.urlopen(request, context=context, timeout=30) as answer:
-        return [text for text in answer.headers.get_all("Warning") or () if "runtime class" in text]
+        return [text for text in answer.headers.get_all("Warning") or () if about in text]
 
 
 def asks_with_node(cluster: Cluster) -> bool:
@@ -638,6 +639,8 @@ def made_by(kind: str, pod: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 WHOLE = {"nvidia.com/gpu": "1"}
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a", "uid": "00000000-0000-0000-0000-000000000001"}
+OPERATOR = {**OWNER, "apiVersion": "kubeflow.org/v1", "kind": "Notebook"}
+MIN = "kube-accel.io/min-compute-capability"
 
 
 def test_who_forgets_the_runtime_class_is_warned_and_not_refused(cluster: Cluster) -> None:
@@ -648,6 +651,7 @@ def test_who_forgets_the_runtime_class_is_warned_and_not_refused(cluster: Cluste
     (said,) = warnings(cluster, path, body_of("a", WHOLE))
     assert "set spec.runtimeClassName to nvidia" in said
     assert warnings(cluster, path, body_of("a", {"nvidia.com/mig-1g.10gb": "1"}))
+    assert warnings(cluster, path, body_of("a", WHOLE, metadata={"ownerReferences": [OPERATOR]}))
     for quiet in (
         body_of("a", WHOLE, runtimeClassName="nvidia"),
         body_of("a", {"nvidia.com/mps-core": "10", "nvidia.com/mps-memory": "1"}),
@@ -663,3 +667,40 @@ def test_who_forgets_the_runtime_class_is_warned_and_not_refused(cluster: Cluste
 def test_warning_comes_where_pods_are_made_of_a_template(cluster: Cluster, kind: str) -> None:
     assert warnings(cluster, *made_by(kind, body_of("a", WHOLE)))
     assert warnings(cluster, *made_by(kind, body_of("a"))) == []
+    made = made_by(kind, body_of("a", WHOLE))
+    made[1]["metadata"]["ownerReferences"] = [OPERATOR]
+    assert warnings(cluster, *made)
+
+
+def test_wishes_that_nobody_heeds_are_warned_of_and_not_refused(cluster: Cluster) -> None:
+    path = f"/api/v1/namespaces/{TEAM}/pods"
+    wishes: dict[str, Any] = {"annotations": {MIN: "8.0", "kube-accel.io/placement": "spread", "a.example/b": "c"}}
+
+    def said(item: Mapping[str, Any]) -> list[str]:
+        return warnings(cluster, path, item, "has no effect")
+
+    wait_for(lambda: said(body_of("a", WHOLE, metadata=wishes)), "the warning")
+    (words,) = said(body_of("a", WHOLE, metadata=wishes, runtimeClassName="nvidia"))
+    assert no_effect(f"{MIN}, kube-accel.io/placement", "nvidia.com/gpu") in words
+    for resource in (RESOURCES[0], "aliyun.com/gpu-mem", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"):
+        assert resource in said(body_of("a", {resource: "1"}, metadata=wishes))[0]
+    for wish in WISHES:
+        assert wish in said(body_of("a", WHOLE, metadata={"annotations": {wish: "1"}}))[0]
+    for quiet in (
+        body_of("a", WHOLE),
+        body_of("a", metadata=wishes),
+        body_of("a", {"cpu": "1", "example.com/nvidia.com": "1"}, metadata=wishes),
+        body_of("a", WHOLE, metadata={"annotations": {"kube-accel.io/other": "x"}}),
+        body_of("a", WHOLE, metadata={**wishes, "ownerReferences": [OWNER]}),
+    ):
+        assert said(quiet) == []
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
+def test_wishes_in_a_template_of_pods_are_warned_of(cluster: Cluster, kind: str) -> None:
+    path, item = made_by(kind, body_of("a", WHOLE))
+    item["metadata"]["annotations"] = {MIN: "8.0"}
+    assert warnings(cluster, path, item, "has no effect") == []
+    spec = item["spec"] if kind != "CronJob" else item["spec"]["jobTemplate"]["spec"]
+    spec["template"].setdefault("metadata", {})["annotations"] = {MIN: "8.0"}
+    assert warnings(cluster, path, item, "has no effect")

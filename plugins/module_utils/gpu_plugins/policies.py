@@ -7,14 +7,17 @@ Kubernetes serves ValidatingAdmissionPolicies from 1.30 on.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..cluster.admission import admission_findings
 from ..cluster.network_policy import network_findings, network_policies
 from ..dcgm_exporter.plan import exporter_server
+from ..shared.modes import RESOURCE
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
+from ..shared.wishes import WISHES, no_effect
 
 _OURS = "app.kubernetes.io/managed-by"
 _COMPONENT = "app.kubernetes.io/component"
@@ -41,6 +44,8 @@ class AdmissionSeen:
     """Whether whole GPUs come by CDI."""
     runtime_default: bool = False
     """Whether NVIDIA's runtime is made the default of the nodes."""
+    unextended: bool = False
+    """Whether the cluster has no extender, and none is coming."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,12 @@ class Admission:
     """Whether plugins may evict pods. The API server reads pods for the policy about that."""
     warns: bool
     """Whether who makes a pod with whole GPUs and without a runtime class is warned: it finds no driver."""
+    unheeded: Mapping[str, str]
+    """Expressions of the policy that warns whoever makes a pod with wishes that no extender heeds. Empty for none."""
     names: Sequence[str]
     """Those that deny."""
+    warning: Sequence[str]
+    """Names of those that warn."""
     unwanted: Sequence[Mapping[str, Any]]
     """Objects that are to go."""
     expected: Sequence[str]
@@ -103,14 +112,18 @@ def admission(seen: AdmissionSeen) -> Admission:
     wanted = enabled and served and not seen.removed
     names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
     names += [f"{_PLUGIN}-evictions"] if evicts else []
-    kept = [*names, *([f"{_PLUGIN}-runtime-class"] if warns else [])] if wanted else []
+    warning = [f"{_PLUGIN}-runtime-class"] if warns else []
+    warning += [f"{_PLUGIN}-annotations"] if seen.unextended else []
+    kept = [*names, *warning] if wanted else []
     expected = [*(names if enabled else []), *_extender_policies(seen)]
     return Admission(
         served,
         wanted,
         evicts,
         warns,
+        _unheeded() if seen.unextended else {},
         names,
+        warning,
         [item for item in resources(seen.policies) if _is_plugins(item) and metadata_of(item)["name"] not in kept],
         expected,
         admission_findings(answers, expected),
@@ -129,6 +142,24 @@ def network(seen: NetworkSeen) -> Network:
         [plan["says"] for plan in plans if plan["says"]],
         network_findings(answers, [*plans, *exporter], network_policies([_extender(seen)], answers)),
     )
+
+
+def _unheeded() -> Dict[str, str]:
+    """Return by what a policy finds a pod's wishes and resources, and what it says of them.
+
+    The variable ``annotations`` is the pod's, and ``containers`` are its containers.
+    """
+    wishes = json.dumps(sorted(WISHES))
+    pattern = json.dumps("^" + RESOURCE.pattern.replace(r"\Z", "$"))
+    said = no_effect("' + variables.wishes.join(', ') + '", "' + variables.resources[0] + '")
+    return {
+        "wishes": f"{wishes}.filter(k, k in variables.annotations)",
+        # Of each container that asks for any.
+        "resources": "variables.containers.map(c, c.?resources.?limits.orValue({})"
+        f".filter(r, r.matches({pattern})).join(', ')).filter(names, names != '')",
+        "validation": "variables.wishes.size() == 0 || variables.resources.size() == 0",
+        "message": f"'{said}'",
+    }
 
 
 def _is_plugins(item: Mapping[str, Any]) -> bool:

@@ -30,6 +30,7 @@ SOURCES: dict[str, set[str]] = {
     "shared/asked.py": set(),
     "shared/quantity.py": set(),
     "shared/waiting_pods.py": set(),
+    "shared/wishes.py": set(),
     "sharing/request.py": set(),
     "sharing/fraction.py": set(),
     "plugin/allocation/call_matcher.py": set(),

@@ -12,6 +12,7 @@ from kube_accel.extender.daemon import QUOTA_CHANGED, ROOM_FOUND
 from kube_accel.extender.pods import TAKEN
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.plugin.mig import affected
+from kube_accel.shared.wishes import WISHES
 from kube_accel.sharing.assignment import pod_annotations
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
 from kube_accel.sharing.node_labels import OWNED
@@ -25,6 +26,7 @@ KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 OLD = {"results": [{"api_found": False, "resources": []}] * 2}
 NEW = {"results": [{"api_found": True, "resources": []}] * 2}
 WARNING = "kube-accel-plugin-runtime-class"
+UNHEEDED = "kube-accel-plugin-annotations"
 MIG = {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
 
 
@@ -57,7 +59,7 @@ def test_every_policy_fails_closed_and_has_a_binding_that_denies() -> None:
         assert named(objects)
         assert named(objects) == named(objects, KINDS[1])
         for item in objects:
-            warns = item["metadata"]["name"] == WARNING
+            warns = item["metadata"]["name"] in (WARNING, UNHEEDED)
             if item["kind"] == KINDS[0]:
                 assert item["spec"]["failurePolicy"] == ("Ignore" if warns else "Fail")
             if item["kind"] == KINDS[1]:
@@ -79,6 +81,41 @@ def test_every_policy_fails_closed_and_has_a_binding_that_denies() -> None:
 def test_who_forgets_the_runtime_class_is_warned_where_it_is_needed(given: dict[str, Any], warned: bool) -> None:
     assert (WARNING in named(plugin(**given))) is warned
     assert (WARNING in named(plugin(**given), KINDS[1])) is warned
+
+
+EXTENDER = {"metadata": {"name": "e", "labels": {"app.kubernetes.io/component": "extender"}}}
+BINDS = {"gpu_plugins_extender_coming": True, "hostvars": {"localhost": {"scheduler_modes": ["pgpu", "vgpu"]}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({}, True),
+        ({"container_runtime_default": True}, True),
+        ({"gpu_plugins_pgpu_enabled": False}, True),
+        ({"__gpu_plugins_deployments": {"resources": [EXTENDER]}}, False),
+        (BINDS, False),
+        ({**BINDS, "hostvars": {"localhost": {"scheduler_modes": ["pgpu"]}}}, True),
+        ({"gpu_plugins_admission_enabled": False}, False),
+    ],
+)
+def test_wishes_are_warned_of_where_no_extender_heeds_them(given: dict[str, Any], warned: bool) -> None:
+    for kind in KINDS:
+        assert (UNHEEDED in named(plugin(**given), kind)) is warned
+
+
+def test_every_wish_of_the_extender_is_warned_of() -> None:
+    spec = policy(plugin(), UNHEEDED)
+    for wish in WISHES:
+        assert f'"{wish}"' in spec
+
+
+def test_warning_goes_when_an_extender_comes(evaluate: Evaluate) -> None:
+    there = [{"kind": kind, "metadata": {"name": UNHEEDED}} for kind in KINDS]
+    found = {"results": [{"api_found": True, "resources": there}]}
+    for given, gone in (({}, 0), (BINDS, 2), ({"__gpu_plugins_removed": True}, 2)):
+        plan = evaluate("gpu_plugins", "__gpu_plugins_admission_plan", {}, __gpu_plugins_admission=found, **given)
+        assert len(plan["unwanted"]) == gone
 
 
 def test_warning_that_is_no_longer_needed_is_removed(evaluate: Evaluate) -> None:
@@ -199,7 +236,7 @@ def test_validate_expects_the_policies_that_both_roles_make(evaluate: Evaluate) 
         given = {"groups": {}, "hostvars": {}, "__gpu_plugins_workloads": answers} | variables
         return set(evaluate("gpu_plugins", "__gpu_plugins_admission_plan", {}, **given)["expected"])
 
-    plugins = named(plugin()) - {WARNING}
+    plugins = named(plugin()) - {WARNING, UNHEEDED}
     assert expected(bare) == plugins
     assert expected(bare, {"metadata": {"labels": labels}}) == plugins | named(scheduler())
     # The scheduler's variable is the control plane's.

@@ -14,7 +14,7 @@ from kube_accel.extender.cache import Cluster
 from kube_accel.extender.pods import PodReader
 from kube_accel.extender.sinks import PodSink
 from kube_accel.extender.unheeded import REASON, unheeded
-from kube_accel.sharing.request import WISHES
+from kube_accel.shared.wishes import WISHES
 from unit.kube_accel.extender.outside import Outside
 from waiting import wait
 

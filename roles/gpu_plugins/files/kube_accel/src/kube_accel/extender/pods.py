@@ -16,9 +16,10 @@ from kube_accel.placement.choose import usage
 from kube_accel.shared.api_json import ApiJsonError, checked, named
 from kube_accel.shared.asked import names_any
 from kube_accel.shared.quantity import thousandths
+from kube_accel.shared.wishes import WISHES
 from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
-from kube_accel.sharing.request import WISHES, RequestRefused, pod_request
+from kube_accel.sharing.request import RequestRefused, pod_request
 
 Uses = tuple[tuple[str, int, int, int], ...]
 """UUID, cores, bytes and containers of each GPU of a pod."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kube_accel.shared.asked import names_asked
+from kube_accel.shared.wishes import WISHES, no_effect
 from kube_accel.sharing.assignment import ANNOTATION
-from kube_accel.sharing.request import WISHES
 
 REASON: Final = "GpuAnnotationsUnheeded"
 OURS: Final = frozenset({ANNOTATION, "kube-accel.io/quota-changed", "kube-accel.io/room-found"})
@@ -35,8 +35,4 @@ def unheeded(item: Mapping[str, Any], managed: bool) -> str:
     resources = sorted(name for name in names_asked(spec) if name.startswith(_OF_NVIDIA))
     if not wishes or not resources:
         return ""
-    return (
-        f"{', '.join(wishes)} of this pod has no effect, because kube-scheduler alone places pods that ask for "
-        f"{', '.join(resources)}; select nodes by their labels, as nvidia.com/gpu.compute.major and "
-        "nvidia.com/gpu.product by node affinity, or have whole GPUs managed (scheduler_manage_whole_gpus)"
-    )
+    return no_effect(", ".join(wishes), ", ".join(resources))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from kube_accel.model import (
     ContainerKind,
@@ -18,17 +18,16 @@ from kube_accel.model import (
 )
 from kube_accel.shared.asked import asked as asked_of
 from kube_accel.shared.quantity import parse_quantity
+from kube_accel.shared.wishes import (
+    AVOID_MODEL,
+    AVOID_UUID,
+    MIN_COMPUTE_CAPABILITY,
+    MIN_CUDA,
+    PLACEMENT,
+    USE_MODEL,
+    USE_UUID,
+)
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
-
-PLACEMENT: Final = "kube-accel.io/placement"
-USE_MODEL: Final = "kube-accel.io/use-gpu-model"
-AVOID_MODEL: Final = "kube-accel.io/avoid-gpu-model"
-USE_UUID: Final = "kube-accel.io/use-gpu-uuid"
-AVOID_UUID: Final = "kube-accel.io/avoid-gpu-uuid"
-MIN_COMPUTE_CAPABILITY: Final = "kube-accel.io/min-compute-capability"
-MIN_CUDA: Final = "kube-accel.io/min-cuda"
-WISHES: Final = frozenset({PLACEMENT, USE_MODEL, AVOID_MODEL, USE_UUID, AVOID_UUID, MIN_COMPUTE_CAPABILITY, MIN_CUDA})
-"""All annotations by which a pod says which GPU it wants."""
 
 _MAX_ENTRIES = 32
 """Most entries of a list in an annotation: each is compared with every GPU of the cluster."""
