@@ -220,7 +220,7 @@ def test_a_first_run_that_cannot_work_makes_nothing(
     assert {method for method, _ in controller.requests} == {"GET"}
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_two_clusters_in_two_organizations_by_the_same_names(controller: Controller, kubeconfig: str) -> None:
     given = NAMED | {"gpu_awx_more_credentials": ["GPU vault"]}
     with serving(controller) as address:
@@ -270,7 +270,7 @@ def test_two_clusters_in_two_organizations_by_the_same_names(controller: Control
     assert all("upgraded_drivers" in row["description"] for row in approvals)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_later_run_syncs_a_project_whose_first_sync_failed(controller: Controller, kubeconfig: str) -> None:
     given = NAMED | {"gpu_awx_kubeconfig_file": kubeconfig, "gpu_awx_project_branch": "ours"}
     given |= {"gpu_awx_project_credential": "git", "gpu_awx_image_credential": "registry"}
@@ -286,7 +286,7 @@ def test_a_later_run_syncs_a_project_whose_first_sync_failed(controller: Control
     assert environment["credential"] == credentials["registry"]["id"]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_repository_without_a_new_playbook_is_told(controller: Controller, kubeconfig: str) -> None:
     controller.repository[""] = [name for name in PLAYBOOKS if name != "report.yml"]
     with serving(controller) as address:

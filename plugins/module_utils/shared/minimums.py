@@ -37,15 +37,17 @@ class Minimum:
 
 
 KUBERNETES = Minimum("Kubernetes", (1, 25), "Upgrade the control planes, then the node's kubelet.")
-DRIVER = Minimum("NVIDIA driver", (470,), "Upgrade it with upgrade_driver.yml.")
+DRIVER = Minimum("NVIDIA driver", (470,), "Run ansible-playbook -i INVENTORY accel.kubernetes.upgrade_driver.")
 TOOLKIT = Minimum(
     "NVIDIA Container Toolkit",
     (1, 7),
-    "Set container_runtime_toolkit_version, and run site.yml with --tags container_runtime.",
+    "Set container_runtime_toolkit_version, and run ansible-playbook -i INVENTORY accel.kubernetes.site"
+    " --tags container_runtime.",
 )
-CONTAINERD = Minimum("containerd", (1, 6), "Upgrade containerd on the node.")
-DOCKER = Minimum("Docker", (20, 10), "Upgrade Docker on the node.")
-CRI_O = Minimum("CRI-O", (1, 25), "Upgrade CRI-O on the node, to kubelet's version.")
+_UPGRADE = "Drain the node, and run apt-get install --only-upgrade {}, or the same of its distribution."
+CONTAINERD = Minimum("containerd", (1, 6), _UPGRADE.format("containerd.io"))
+DOCKER = Minimum("Docker", (20, 10), _UPGRADE.format("docker-ce"))
+CRI_O = Minimum("CRI-O", (1, 25), _UPGRADE.format("cri-o"))
 MINIMUMS = (KUBERNETES, DRIVER, TOOLKIT, CONTAINERD, DOCKER, CRI_O)
 
 RUNTIMES = {"containerd": CONTAINERD, "docker": DOCKER, "cri-o": CRI_O}

@@ -210,7 +210,8 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
         ),
         (
             {"__gpu_plugins_picked": {"resources": [node() | {"status": {"nodeInfo": OLD_CONTAINERD}}]}},
-            "Node 'node-1': containerd is 1.5.18; 1.6 or newer is needed. Upgrade containerd on the node.",
+            "Node 'node-1': containerd is 1.5.18; 1.6 or newer is needed. Drain the node, and run "
+            "apt-get install --only-upgrade containerd.io, or the same of its distribution.",
         ),
         (
             {"gpu_plugins_cgpu_enabled": False, "__gpu_plugins_picked": {"resources": [node(cgpu="true")]}},

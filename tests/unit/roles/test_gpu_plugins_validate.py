@@ -66,12 +66,13 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
         (
             GPUS,
             changed(status={"nodeInfo": {"containerRuntimeVersion": "docker://19.3.15"}}),
-            "blocked versions Docker is 19.3.15; 20.10 or newer is needed. Upgrade Docker",
+            "blocked versions Docker is 19.3.15; 20.10 or newer is needed. Drain the node, and run apt-get",
         ),
         (
             GPUS | {"driver_version": "460.91.03"},
             NODE,
-            "blocked versions NVIDIA driver is 460.91.03; 470 or newer is needed. Upgrade it with upgrade_driver.yml.",
+            "blocked versions NVIDIA driver is 460.91.03; 470 or newer is needed. Run "
+            "ansible-playbook -i INVENTORY accel.kubernetes.upgrade_driver.",
         ),
         (GPUS, None, "blocked node The cluster has no node node-1. Join the host"),
         (
