@@ -165,3 +165,53 @@ def test_the_path_of_the_servers_url_comes_first(served: Scripted) -> None:
     served.url += "/k8s/clusters/c-1/"
     client(served).get("/api", {"limit": "1"})
     assert served.heads[0].startswith(b"GET /k8s/clusters/c-1/api?limit=1 HTTP/1.1\r\n")
+
+
+WATCH = ("/api/v1/pods", {"watch": "true"}, SECONDS)
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        [CHUNKED + b'6\r\n{"a":1\r\n5\r\n}\n{"b\r\n6\r\n":2}\n\n\r\n0\r\n\r\n'],
+        [b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"a":1}\n{"b":2}\n\n'],
+        [b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"a":1}\n{"b":2}\n\n'],
+    ],
+    indirect=True,
+    ids=["chunks", "until closed", "length"],
+)
+def test_lines_of_a_stream_are_put_together(served: Scripted) -> None:
+    with client(served, token="secret").lines(*WATCH) as lines:
+        assert list(lines) == [b'{"a":1}', b'{"b":2}', b""]
+    assert served.heads[0].startswith(b"GET /api/v1/pods?watch=true HTTP/1.1\r\n")
+    assert b"Authorization: Bearer secret\r\n" in served.heads[0]
+
+
+@pytest.mark.parametrize("served", [[CHUNKED + b'8\r\n{"a":1}\n\r\n9\r\n{"b"']], indirect=True)
+def test_a_stream_that_breaks_off_ends_in_an_api_error(served: Scripted) -> None:
+    with client(served).lines(*WATCH) as lines:
+        assert next(lines) == b'{"a":1}'
+        with pytest.raises(ApiUnreachableError, match="closed the connection"):
+            next(lines)
+
+
+@pytest.mark.parametrize(
+    "served", [[b'HTTP/1.1 410 Gone\r\nContent-Length: 22\r\n\r\n{"message": "too old"}']], indirect=True
+)
+def test_a_refused_stream_says_why(served: Scripted) -> None:
+    with pytest.raises(ApiRefusedError, match="410: too old"), client(served).lines(*WATCH):
+        pass
+
+
+@pytest.mark.parametrize("served", [[CHUNKED + b'8\r\n{"a":1}\n\r\n']], indirect=True)
+def test_an_error_in_who_reads_a_stream_is_not_the_servers(served: Scripted) -> None:
+    full = OSError("disk full")
+
+    def read() -> None:
+        with client(served).lines(*WATCH) as lines:
+            next(lines)
+            raise full
+
+    with pytest.raises(OSError, match="disk full") as caught:
+        read()
+    assert caught.value is full

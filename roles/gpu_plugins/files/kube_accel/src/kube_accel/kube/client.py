@@ -6,13 +6,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
-
-import urllib3
 
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError, status_message, trusting
 from kube_accel.kube.connections import Connections
@@ -21,9 +19,6 @@ from kube_accel.shared.api_json import ApiJsonError, read_object
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 
-_STREAMS = 8
-"""Connections for streams that are kept."""
-_CONNECT_TIMEOUT = 5.0
 _MAX_LINE = 8 << 20
 """Bytes of one watch event; the API server takes no object above 3 MiB."""
 
@@ -39,16 +34,6 @@ class Credentials:
     token: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """The API server, as it is reached with the credentials of a moment."""
-
-    files: list[tuple[int, ...]]
-    """Which files these were, as ``_which`` tells."""
-    connections: Connections
-    streams: urllib3.PoolManager
-
-
 class KubeClient:
     """One API server. Threads may share it; every request has a connection to itself."""
 
@@ -58,7 +43,8 @@ class KubeClient:
         self._credentials = credentials
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._reached: _Reached | None = None
+        self._reached: tuple[list[tuple[int, ...]], Connections] | None = None
+        """Which files the connections were made with, as ``_which`` tells."""
         self._token: tuple[tuple[int, ...], str] = (), ""
         """Which file the token was read from, as ``_which`` tells, and what it says."""
 
@@ -92,7 +78,7 @@ class KubeClient:
         content = None if body is None else json.dumps(body).encode()
         try:
             headers |= self._authorization()
-            answer = self._reach().connections.ask(method, _target(path, query), headers, content, self._timeout)
+            answer = self._reach().ask(method, _target(path, query), headers, content, self._timeout)
         except (OSError, ValueError) as error:
             raise self._unreachable(error) from error
         if not 200 <= answer.status < 300:
@@ -107,35 +93,27 @@ class KubeClient:
 
         Raises ApiError, also while the lines are read.
         """
-        try:
-            response = self._reach().streams.request(
-                "GET",
-                self.url + _target(path, query),
-                headers={"Accept": accept, **self._authorization()},
-                timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT, read=silence),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
-            if not 200 <= response.status < 300:
-                raise ApiRefusedError(response.status, status_message(response.data))
-        except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
-            raise self._unreachable(error) from error
-        try:
-            yield self._lines(response)
-        finally:
-            # Closed, not drained: the rest of a watch has no end.
-            response.close()
+        fields = {"Accept": accept}
+        with ExitStack() as stack:
+            try:
+                fields |= self._authorization()
+                stream = self._reach().stream(_target(path, query), fields, silence)
+                status, pieces = stack.enter_context(stream)
+                if not 200 <= status < 300:
+                    raise ApiRefusedError(status, status_message(b"".join(pieces)))
+            except (OSError, ValueError) as error:
+                raise self._unreachable(error) from error
+            yield self._lines(pieces)
 
-    def _lines(self, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    def _lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         rest = b""
         try:
-            for chunk in response.stream(1 << 16):
-                *complete, rest = (rest + chunk).split(b"\n")
+            for piece in pieces:
+                *complete, rest = (rest + piece).split(b"\n")
                 yield from complete
                 if len(rest) > _MAX_LINE:
                     raise ApiUnreachableError(f"API server {self.url} sent a line of more than {_MAX_LINE} bytes")
-        except (OSError, urllib3.exceptions.HTTPError) as error:
+        except OSError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> ApiUnreachableError:
@@ -151,21 +129,21 @@ class KubeClient:
             token = known[1]
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    def _reach(self) -> _Reached:
+    def _reach(self) -> Connections:
         """Return connections made with the files as they are now. Raises OSError and ValueError."""
         files = (self._credentials.ca_file, self._credentials.cert_file, self._credentials.key_file)
         now = [_which(file) for file in files if file is not None]
         with self._lock:
             before = self._reached
-            if before is not None and before.files == now:
-                return before
+            if before is not None and before[0] == now:
+                return before[1]
             context = trusting(self._credentials.ca_file)
             if self._credentials.cert_file is not None:
                 context.load_cert_chain(self._credentials.cert_file, self._credentials.key_file)
-            streams = urllib3.PoolManager(num_pools=2, maxsize=_STREAMS, ssl_context=context)
-            self._reached = found = _Reached(now, Connections(self.url, context), streams)
+            found = Connections(self.url, context)
+            self._reached = now, found
         if before is not None:
-            before.connections.end()
+            before[1].end()
         return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kept HTTP/1.1 connections to one server, for requests that come often and are answered whole.
+"""Kept HTTP/1.1 connections to one server, for requests that come often, and streams that bring small pieces.
 
 A general client takes four times as long for a short request, most of it for what the API server does not use:
 redirects, retries, cookies, compressed bodies, and headers as objects.
@@ -13,6 +13,8 @@ import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -31,6 +33,8 @@ _FIELD = re.compile(rb"\r\n(content-length|transfer-encoding|connection):[ \t]*(
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LINE = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 _BODILESS = (204, 304)
+_DIGITS: Final = 15
+"""Of the longest length that is believed."""
 
 
 class AnswerError(OSError):
@@ -66,14 +70,7 @@ class Connections:
         ``timeout`` is how many seconds the server may be silent. Raises OSError, and ValueError for a target or a
         field that would not be one line.
         """
-        lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._host}", "Accept-Encoding: identity"]
-        lines += [f"{name}: {value}" for name, value in fields.items()]
-        if body is not None:
-            lines.append(f"Content-Length: {len(body)}")
-        for number, line in enumerate(lines):
-            if not _LINE.fullmatch(line) or (number == 0 and line.count(" ") != 2):
-                raise ValueError("a request needs printable ASCII, without line breaks, in its path and its token")
-        request = "\r\n".join([*lines, "\r\n"]).encode("ascii") + (body or b"")
+        request = self._written(method, target, fields, body)
         connection = self._waiting() or _Connection(self._address, self._context)
         try:
             answer, keep = connection.ask(request, timeout)
@@ -87,11 +84,37 @@ class Connections:
             connection.close()
         return answer
 
+    @contextmanager
+    def stream(self, target: str, fields: dict[str, str], timeout: float) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """GET on a connection of its own, and yield the status and the pieces of the body, as they come.
+
+        ``timeout`` is how many seconds the server may be silent. Raises OSError and ValueError, OSError also while the
+        pieces are read.
+        """
+        request = self._written("GET", target, fields, None)
+        connection = _Connection(self._address, self._context)
+        try:
+            yield connection.stream(request, timeout)
+        finally:
+            # Closed, not drained: the rest of a watch has no end.
+            connection.close()
+
     def end(self) -> None:
         """Close the connections that wait for a request, and those under way after their answers."""
         self._ended = True
         while self._kept:
             self._kept.pop().close()
+
+    def _written(self, method: str, target: str, fields: dict[str, str], body: bytes | None) -> bytes:
+        """Return a request as it is sent. Raises ValueError."""
+        lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._host}", "Accept-Encoding: identity"]
+        lines += [f"{name}: {value}" for name, value in fields.items()]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        for number, line in enumerate(lines):
+            if not _LINE.fullmatch(line) or (number == 0 and line.count(" ") != 2):
+                raise ValueError("a request needs printable ASCII, without line breaks, in its path and its token")
+        return "\r\n".join([*lines, "\r\n"]).encode("ascii") + (body or b"")
 
     def _waiting(self) -> _Connection | None:
         """Return the connection that was used last, if the server has not closed it."""
@@ -120,6 +143,7 @@ class _Connection:
             plain.close()
             raise
         self._buffer = bytearray()
+        self._chunked = False
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self.since = 0.0
@@ -134,6 +158,22 @@ class _Connection:
 
     def ask(self, request: bytes, timeout: float) -> tuple[Answer, bool]:
         """Return the answer, and whether the connection may be used again. Raises OSError."""
+        status, keep, length = self._begin(request, timeout)
+        if length is not None:
+            return Answer(status, self._take(length)), keep
+        return Answer(status, b"".join(self._pieces(None))), keep
+
+    def stream(self, request: bytes, timeout: float) -> tuple[int, Iterator[bytes]]:
+        """Return the status, and the pieces of the body as they come. Raises OSError, also while these are read."""
+        status, _, length = self._begin(request, timeout)
+        return status, self._pieces(length)
+
+    def _begin(self, request: bytes, timeout: float) -> tuple[int, bool, int | None]:
+        """Send a request and read the head of its answer.
+
+        Return the status, whether the connection may be used again after the body, and how long that is: None where
+        only its end will tell.
+        """
         self._socket.settimeout(timeout)
         self._socket.sendall(request)
         while True:
@@ -146,18 +186,19 @@ class _Connection:
         codings = [value.strip().lower() for name, value in fields if name.lower() == b"transfer-encoding"]
         options = b",".join(value.lower() for name, value in fields if name.lower() == b"connection")
         keep = minor == b"1" and b"close" not in options
+        self._chunked = bool(codings)
         if status in _BODILESS:
-            return Answer(status, b""), keep
+            return status, keep, 0
         if codings:
             if codings != [b"chunked"]:
                 raise AnswerError("the answer has a transfer coding other than chunked")
-            return Answer(status, self._chunks()), keep and not lengths
+            return status, keep and not lengths, None
         if not lengths:
-            return Answer(status, self._rest()), False
+            return status, False, None
         length = lengths.pop()
-        if lengths or not length.isdigit() or len(length) > 15:
+        if lengths or not length.isdigit() or len(length) > _DIGITS:
             raise AnswerError("the answer has no single length")
-        return Answer(status, self._take(int(length))), keep
+        return status, keep, int(length)
 
     def _head(self) -> tuple[bytes, int, list[tuple[bytes, bytes]]]:
         """Return the minor version, the status, and the fields that say how long the body is."""
@@ -168,23 +209,36 @@ class _Connection:
             raise AnswerError("the answer is no HTTP/1.1")
         return found[1], int(found[2]), _FIELD.findall(head)
 
-    def _chunks(self) -> bytes:
-        body = bytearray()
-        while True:
-            line = self._take(self._find(b"\r\n", "chunk") + 2)
-            size = line[:-2].partition(b";")[0].strip()
-            if not _SIZE.fullmatch(size):
-                raise AnswerError("the answer has a chunk without a size")
-            if not (length := int(size, 16)):
-                break
-            self._fill(length + 2)
-            body += memoryview(self._buffer)[:length]
-            if self._buffer[length : length + 2] != b"\r\n":
-                raise AnswerError("the answer has a chunk that does not end")
-            del self._buffer[: length + 2]
-        while self._take(self._find(b"\r\n", "trailer") + 2) != b"\r\n":
-            pass
-        return bytes(body)
+    def _pieces(self, length: int | None) -> Iterator[bytes]:
+        if length is not None:
+            yield from self._counted(length)
+        elif not self._chunked:
+            yield bytes(self._buffer)
+            while data := self._socket.recv(_RECEIVED):
+                yield data
+        else:
+            while size := self._chunk_size():
+                yield from self._counted(size)
+                if self._take(2) != b"\r\n":
+                    raise AnswerError("the answer has a chunk that does not end")
+            while self._take(self._find(b"\r\n", "trailer") + 2) != b"\r\n":
+                pass
+
+    def _counted(self, left: int) -> Iterator[bytes]:
+        """Yield so many bytes, as they come."""
+        while left:
+            if not self._buffer:
+                self._receive()
+            piece = self._take(min(left, len(self._buffer)))
+            left -= len(piece)
+            yield piece
+
+    def _chunk_size(self) -> int:
+        line = self._take(self._find(b"\r\n", "chunk") + 2)
+        size = line[:-2].partition(b";")[0].strip()
+        if not _SIZE.fullmatch(size):
+            raise AnswerError("the answer has a chunk without a size")
+        return int(size, 16)
 
     def _find(self, end: bytes, what: str) -> int:
         """Return where this comes in what has been, or will be, received."""
@@ -209,8 +263,3 @@ class _Connection:
         if not data:
             raise AnswerError("the server closed the connection before the end of its answer")
         self._buffer += data
-
-    def _rest(self) -> bytes:
-        while data := self._socket.recv(_RECEIVED):
-            self._buffer += data
-        return bytes(self._buffer)
