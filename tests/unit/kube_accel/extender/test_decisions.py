@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kube_accel.extender import quota as extender_quota
+from kube_accel.extender.pods import PodReader
 from kube_accel.extender.service import Layout
 from kube_accel.model import Ancestor, GpuHealth, GpuLink, GpuUse, Health, Inventory, Mode
 from kube_accel.shared import quota
@@ -822,3 +823,33 @@ def test_the_end_of_a_pod_that_its_quota_counted_wakes_another(extender: Extende
 
 def test_victims_that_take_their_time_are_not_waited_for(extender: Extender, api: Api) -> None:
     assert "needs 70 percent" in extender.schedule(_urgent(extender, api), "a")
+
+
+def test_an_object_of_a_pod_is_read_once(extender: Extender, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extender.schedule(_seen(extender, api, "first", 20), "a") == ""  # the Lease is its own from here on
+    pod = _seen(extender, api, "p", 60)
+    read: list[object] = []
+    plain = PodReader.read
+    monkeypatch.setattr(PodReader, "read", lambda self, item: read.append(item) or plain(self, item))
+    assert extender.schedule(pod, "a") == ""
+    assert read == []
+    # It is bound, and asked about once more: what is known of it is not what it asks for by this object.
+    extender.listen()
+    extender.filter(pod, "a")
+    assert len(read) == 2
+
+
+def test_each_version_of_a_pod_is_answered_by_what_it_says(extender: Extender, api: Api) -> None:
+    extender.cluster.keep_node(node_object("b"))
+    first = json.loads(json.dumps(_seen(extender, api, "p", 60)))
+    avoids = {"kube-accel.io/avoid-gpu-uuid": ",".join(uuid("a", number) for number in range(2))}
+    api.annotate("p", avoids)
+    second = json.loads(json.dumps(api.pods["p"]))
+    assert first["metadata"]["resourceVersion"] != second["metadata"]["resourceVersion"]
+    for _ in range(2):
+        assert extender.filter(second, "a", "b")["NodeNames"] == ["b"]
+        assert extender.filter(first, "a", "b")["NodeNames"] == ["a", "b"]
+        assert extender.filter(first, "a", "b")["NodeNames"] == ["a", "b"]
+    extender.listen()
+    assert extender.filter(first, "a", "b")["NodeNames"] == ["a", "b"]
+    assert extender.filter(second, "a", "b")["NodeNames"] == ["b"]

@@ -280,7 +280,7 @@ class Cluster:
             with self._news:
                 self._news.notify_all()
         elif not known.node:
-            known.request, known.refused = pod.request, pod.refused
+            known.request, known.refused, known.read = pod.request, pod.refused, pod.read
             self._let_go(known, pod.schedulable)
         self._nominate(known, nominated_node(item))
         if not pod.node:
@@ -317,7 +317,7 @@ class Cluster:
             return pod
         known = self.pods.setdefault(pod.uid, pod)
         if not known.node:
-            known.request, known.refused = pod.request, pod.refused
+            known.request, known.refused, known.read = pod.request, pod.refused, pod.read
             if not known.version[0]:
                 self._know(known, item)
         return known
@@ -345,7 +345,7 @@ class Cluster:
             first = pod.uid not in node.pods
             if not first and (pod.ours or pod.annotation == text):
                 return
-            pod.node = name
+            pod.node, pod.read = name, ("", None)
             reservation = self._take_back(node, pod.uid)
             stated = stated_uses(pod, text)
             if reservation is None:

@@ -30,6 +30,9 @@ Amounts = tuple[tuple[str, int], ...]
 Version = tuple[str, int]
 """A waiting pod's resourceVersion, and the moment we knew it, as ``Cluster.moment`` counts them."""
 
+Reading = tuple[str, PodRequest | None]
+"""The resourceVersion of an object, and the request that was read from it."""
+
 TAKEN: Final = "kube-accel.io/extender"
 """Label by which an extender changes the waiting pods when its turn begins: a random word. A label, since there is a
 limit to what a pod's annotations take, which its author may have reached."""
@@ -63,6 +66,8 @@ class Pod:
     node: str = ""
     """Empty until it is bound; never changes again."""
     version: Version = ("", 0)
+    """Kept while it waits."""
+    read: Reading = ("", None)
     """Kept while it waits."""
     uses: Uses | None = None
     """What it was assigned; None without an assignment that can be believed."""
@@ -150,8 +155,23 @@ class PodReader:
             node=sys.intern(str(spec.get("nodeName") or "")),
             static=_MIRROR in (metadata.get("annotations") or {}),
             besides=self._besides(spec),
+            read=(_version(metadata), request) if not spec.get("nodeName") else ("", None),
             schedulable=not metadata.get("deletionTimestamp") and not spec.get("schedulingGates"),
         )
+
+    def known(self, item: Mapping[str, Any], pods: Mapping[str, Pod]) -> Pod | None:
+        """Return the waiting pod whose request was last read from this very object; None when that is not certain."""
+        metadata = item.get("metadata")
+        if not isinstance(metadata, dict):
+            return None
+        uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+        pod = pods.get(uid) if isinstance(uid, str) else None
+        if pod is None or pod.node or not version:
+            return None
+        # Both, since two threads may be noting two objects.
+        if pod.read[0] != version or pod.request is None or pod.request is not pod.read[1]:
+            return None
+        return pod if (pod.namespace, pod.name) == (metadata.get("namespace"), metadata.get("name")) else None
 
     def _besides(self, spec: Mapping[str, Any]) -> Amounts:
         found = requested(spec, self.resources)
@@ -163,6 +183,11 @@ class PodReader:
         if len(self._requests) > _SHAPES:
             self._requests.clear()
         return self._requests.setdefault(request, request)
+
+
+def _version(metadata: Mapping[str, Any]) -> str:
+    version = metadata.get("resourceVersion")
+    return version if isinstance(version, str) else ""
 
 
 def requested(spec: Mapping[str, Any], ours: Container[str]) -> Amounts:

@@ -261,6 +261,10 @@ class Service:
         return wire.write_bound(error), self._decisions.bound(asked.uid, bound.kept)
 
     def _pod(self, item: Mapping[str, Any]) -> Pod | None:
+        """Return the pod of a client that is known; None when it asks for nothing of ours."""
+        known = self._reader.known(item, self._cluster.pods)
+        if known is not None:
+            return known
         pod = self._read(item)
         return None if pod is None else self._cluster.meet(pod, item)
 
