@@ -32,10 +32,11 @@ RETURN = r"""
 _value:
   description:
     - Each finding is one of the C(rows), with C(host), C(verdict), C(what), C(words), and all of them as C(text).
+    - The C(artifact) has these rows, and one row for all that is well on a host.
     - The C(lines) are for people, as is the C(table) of what cannot work, each with what mends it.
     - By host C(blocked) says in a sentence what cannot work. The first host answers for controller and cluster.
   type: dict
-  sample: {rows: [], lines: [nothing is wrong], table: [], blocked: {}}
+  sample: {rows: [], artifact: [], lines: [nothing is wrong], table: [], blocked: {}}
 """
 
 from typing import Any, Callable, Dict, Mapping, Sequence

@@ -29,6 +29,8 @@ class Report:
 
     rows: List[Dict[str, str]]
     """Each finding: ``host``, ``verdict``, ``what``, ``words``, and all of them as one ``text``."""
+    artifact: List[Dict[str, str]]
+    """What a job of AWX hands on to each later job: the rows, those of a host that are ok as one, without words."""
     lines: List[str]
     """All of it for people: what nodes offer, quotas, then the rows."""
     table: List[str]
@@ -69,7 +71,7 @@ def report(inventory: Inventory, hosts: Sequence[str]) -> Report:
             who, what = (where, finding.what) if where in known else (first, f"{finding.what} ({where})")
             blocked.setdefault(who, []).append(what)
     words = {host: f"Blocked: {', '.join(what)}. The table shows how to fix it." for host, what in blocked.items()}
-    return Report(rows, lines, _table(found), words)
+    return Report(rows, _artifact(rows), lines, _table(found), words)
 
 
 def _around(
@@ -146,6 +148,19 @@ def _row(where: str, finding: Finding) -> Dict[str, str]:
     words = _one_line(f"{finding.found} {finding.remedy}")
     text = ": ".join((where, finding.verdict, finding.what, words))
     return {"host": where, "verdict": finding.verdict, "what": finding.what, "words": words, "text": text}
+
+
+def _artifact(rows: Sequence[Dict[str, str]]) -> List[Dict[str, str]]:
+    sound: Dict[str, List[str]] = {}
+    for row in rows:
+        if row["verdict"] == "ok":
+            sound.setdefault(row["host"], []).append(row["what"])
+    merged = [(host, ", ".join(dict.fromkeys(what))) for host, what in sound.items()]
+    kept = [
+        {"host": host, "verdict": "ok", "what": what, "words": "", "text": f"{host}: ok: {what}"}
+        for host, what in merged
+    ]
+    return [*(row for row in rows if row["verdict"] != "ok"), *kept]
 
 
 def _table(found: Sequence[Tuple[str, Finding]]) -> List[str]:

@@ -98,6 +98,18 @@ def test_host_of_both_groups_has_the_rows_of_both() -> None:
     assert texts(**SCHEDULER) == [scheduler, f"one: {UNSEEN}"]
 
 
+def test_the_artifact_has_one_row_for_all_that_is_ok() -> None:
+    passed = NODE | {"gpu_plugins_passed": [row("ok", "device plugin", "It serves.")]}
+    failed = NODE | {"validate_failed_driver": "It is broken."}
+    known = {"gpu-a": passed, "gpu-b": failed}
+    found = report(Inventory(known, {"gpu_nodes": ["gpu-a", "gpu-b"]}), ["gpu-a", "gpu-b"]).artifact
+    assert [each["text"] for each in found] == [
+        "gpu-b: blocked: driver: It is broken.",
+        "gpu-a: ok: container runtime, device plugin",
+        "gpu-b: ok: container runtime",
+    ]
+
+
 def test_rows_are_harmless_text() -> None:
     failed = NODE | {"validate_failed_plugin": "\x1b[2J" + "x" * 5000}
     (*_, found) = report(Inventory({"gpu-a": failed}, GROUPS), ["gpu-a"]).rows
