@@ -21,9 +21,17 @@ options:
     type: str
     required: true
   sharers:
-    description: How many such shares a GPU has, 2 to 50. A pod gets one of them.
+    description: How many such shares a GPU has, 2 to 50. A pod gets one of them. Unused with O(cores) or O(memory_mib).
     type: int
     default: 4
+  cores:
+    description: Percent of a GPU that a pod gets, 1 to 50. With 0, it gets as much as of the memory.
+    type: int
+    default: 0
+  memory_mib:
+    description: MiB of a GPU that a pod gets, at most half of them. With 0, it gets as much as of the cores.
+    type: int
+    default: 0
   seconds:
     description: For how long each pod measures its time of the GPU.
     type: int
@@ -71,6 +79,12 @@ EXAMPLES = r"""
   accel.kubernetes.gpu_share_check:
     node: gpu-2
   register: proved
+
+- name: Prove 30 % and 8 GiB
+  accel.kubernetes.gpu_share_check:
+    node: gpu-2
+    cores: 30
+    memory_mib: 8192
 
 - name: Show it
   ansible.builtin.debug:
@@ -144,6 +158,8 @@ from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import An
 _ARGUMENTS: Dict[str, Any] = {
     "node": {"type": "str", "required": True},
     "sharers": {"type": "int", "default": 4},
+    "cores": {"type": "int", "default": 0},
+    "memory_mib": {"type": "int", "default": 0},
     "seconds": {"type": "int", "default": 10},
     "runtime_class": {"type": "str", "default": "nvidia"},
     "plugins_namespace": {"type": "str", "default": plugin_pods.NAMESPACE},
@@ -159,15 +175,16 @@ def main() -> None:
     module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **_ARGUMENTS}, supports_check_mode=True)
     params = {**module.params, **_OF_BENCHMARKS}
     wish = share.ShareWish(params["node"].strip(), start_timeout=params["start_timeout"], seconds=params["seconds"])
+    size = share.Size(params["sharers"], params["cores"], params["memory_mib"])
     try:
-        wrong = share.refusals(wish, params["sharers"])
+        wrong = share.refusals(wish, size)
         odd = misplaced("json_file", params["json_file"])
         if wrong or odd:
             raise Refused("; ".join([*wrong, *([odd] if odd else [])]))
         with explained():
             client = get_api_client(module=module)
         seen = look(client, wish.node, namespace_of(params))
-        plan = share.plan(wish, params["sharers"], seen)
+        plan = share.plan(wish, size, seen)
         if plan.refusals:
             raise Refused("; ".join(plan.refusals))
         where = place(client, params, seen)

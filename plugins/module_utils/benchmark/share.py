@@ -12,7 +12,7 @@ from ..gpu_plugins.delivery import ENFORCEMENT_LABEL, INTERPOSED
 from ..shared import printable
 from ..shared.columns import columns
 from ..shared.gpu_view import view
-from ..shared.modes import BY_MODE
+from ..shared.modes import BY_MODE, CORES, ShareResources
 from ..shared.reading import read_object
 from ..shared.registers import labels_of, mapping
 from .rows import Environment, Row, Seen
@@ -24,6 +24,9 @@ ALONE, BESIDE = "alone", "beside a neighbor"
 RATE = r'"launches_per_second": ([0-9.]+)'
 """How ``kube-accel validate --share`` prints how much it worked."""
 LEAST_SHARERS, MOST_SHARERS, MOST_SECONDS = 2, 50, 600
+_HALF = CORES // 2
+"""Percent. A share can have no more, since two of them are on one GPU."""
+_MOST_MIB = 1 << 30
 _KEPT = 0.8
 """Part of its work that a share with cores of its own keeps beside a neighbor."""
 _FIGURES = ("nvml_bytes", "cuda_bytes", "free_bytes", "got_bytes", "beyond_code")
@@ -54,6 +57,23 @@ class ShareWish(Wish):
 
 
 @dataclass(frozen=True)
+class Size:
+    """How large a share a person asks for."""
+
+    sharers: int = 4
+    """So many shares make a GPU, where neither of the others is given."""
+    cores: int = 0
+    """Percent of a GPU; 0 for as much as of the memory."""
+    memory_mib: int = 0
+    """0 for as much as of the cores."""
+
+    @property
+    def is_named(self) -> bool:
+        """Return whether amounts are given."""
+        return bool(self.cores or self.memory_mib)
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is to run, or why nothing is."""
 
@@ -73,11 +93,13 @@ class Outcome:
     """Why it is not known; empty where each pod has told its checks."""
 
 
-def refusals(wish: ShareWish, sharers: int) -> List[str]:
+def refusals(wish: ShareWish, size: Size) -> List[str]:
     """Return what makes no sense whatever the node is, a sentence each."""
     found = [] if wish.node else ["node is empty; name the node whose shares are to be proved"]
     for name, value, least, most in (
-        ("sharers", sharers, LEAST_SHARERS, MOST_SHARERS),
+        ("sharers", size.sharers, LEAST_SHARERS, MOST_SHARERS),
+        ("cores", size.cores, 0, _HALF),
+        ("memory_mib", size.memory_mib, 0, _MOST_MIB),
         ("seconds", wish.seconds, 1, MOST_SECONDS),
         ("start_timeout", wish.start_timeout, 1, 86400),
     ):
@@ -86,9 +108,9 @@ def refusals(wish: ShareWish, sharers: int) -> List[str]:
     return found
 
 
-def plan(wish: ShareWish, sharers: int, seen: Seen) -> Plan:
-    """Return the pods of a node, each with one of ``sharers`` equal shares of a GPU."""
-    found = plan_of_sharers(replace(wish, sharers=(sharers,)), seen)
+def plan(wish: ShareWish, size: Size, seen: Seen) -> Plan:
+    """Return the pods of a node, each with a share of this size."""
+    found = plan_of_sharers(replace(wish, sharers=(2 if size.is_named else size.sharers,)), seen)
     if found.refusals:
         return Plan(wish, {}, found.environment, found.refusals)
     row, environment = found.rows[0], found.environment
@@ -96,6 +118,11 @@ def plan(wish: ShareWish, sharers: int, seen: Seen) -> Plan:
         said = f"node {wish.node} serves mode {environment.mode}, in which pods have no share that is limited"
         return Plan(wish, {}, environment, (f"{said}; name a node in mode {', '.join(BY_MODE)}",))
     resources = BY_MODE[environment.mode]
+    if size.is_named:
+        asks, refused = _amounts(size, row.asks, resources)
+        if refused:
+            return Plan(wish, {}, environment, (f"node {wish.node} in mode {environment.mode}: {refused}",))
+        row = replace(row, asks=asks)
     enforced = labels_of(seen.node).get(ENFORCEMENT_LABEL) in INTERPOSED
     limits = replace(
         wish,
@@ -106,6 +133,20 @@ def plan(wish: ShareWish, sharers: int, seen: Seen) -> Plan:
     gpu = next(gpu.uuid for node in view([seen.node], None).nodes for gpu in node.gpus)
     made = {name: replace(row, pods=pods, gpu=gpu) for name, pods in ((ALONE, 1), (BESIDE, 2))}
     return Plan(limits, made, environment)
+
+
+def _amounts(size: Size, half: Mapping[str, int], resources: ShareResources) -> Tuple[Dict[str, int], str]:
+    """Return the limits of a pod by those that half a GPU has, and why there are none."""
+    unit, most = resources.memory_unit_bytes >> 20, half[resources.memory]
+    if size.cores and resources.cores is None:
+        return {}, "a share has no cores of its own; leave out cores, and give memory_mib"
+    memory = size.memory_mib // unit if size.memory_mib else most * size.cores // _HALF
+    if not 1 <= memory <= most:
+        said = f"memory_mib is {size.memory_mib or memory * unit}"
+        return {}, f"{said}, and two shares have to fit on one GPU; give {unit} to {most * unit}, in steps of {unit}"
+    if resources.cores is None:
+        return {resources.memory: memory}, ""
+    return {resources.cores: size.cores or max(1, _HALF * memory // most), resources.memory: memory}, ""
 
 
 def outcome(logs: Sequence[str], problem: str) -> Outcome:

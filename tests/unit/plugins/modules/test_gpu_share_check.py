@@ -100,6 +100,7 @@ def test_a_signal_ends_it_and_leaves_no_pod(kubeconfig: str, start_module: Calla
         ({"node": "x"}, "node x does not exist; see kubectl get nodes"),
         ({"node": " "}, "node is empty"),
         ({"sharers": 1}, "sharers is 1; give a number from 2 to 50"),
+        ({"cores": 51}, "cores is 51; give a number from 0 to 50"),
         ({"runtime_class": "none"}, "RuntimeClass none does not exist"),
         ({"json_file": "/nowhere/a"}, "json_file: /nowhere/a: /nowhere has to be a directory"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import share
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.jobs import Place, job, printed
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.rows import Row, Seen, spread
-from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.share import ALONE, BESIDE, ShareWish
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.share import ALONE, BESIDE, ShareWish, Size
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.delivery import ENFORCEMENT_LABEL
 
 from kube_accel.model import Mode
@@ -34,7 +34,7 @@ def a_sharing_node(mode: Mode = Mode.VGPU, enforced: str = "interposer") -> dict
 
 
 def planned(seen: dict[str, Any], sharers: int = 4) -> share.Plan:
-    return share.plan(ShareWish("a"), sharers, Seen(seen))
+    return share.plan(ShareWish("a"), Size(sharers), Seen(seen))
 
 
 def said(rate: float = 20.0, ratio: float = 0.25, status: str = "ok") -> str:
@@ -74,6 +74,35 @@ def test_a_pod_runs_alone_and_then_two_on_the_same_gpu() -> None:
     assert share.planned(found)[1].startswith("Would run beside a neighbor: 2 pod(s) with 25 tencent.com/vcuda-core, ")
 
 
+@pytest.mark.parametrize(
+    ("mode", "size", "asks"),
+    [
+        (Mode.VGPU, Size(cores=30, memory_mib=8192), {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 32}),
+        (Mode.VGPU, Size(cores=25), {"tencent.com/vcuda-core": 25, "tencent.com/vcuda-memory": 24}),
+        (Mode.VGPU, Size(memory_mib=12288), {"tencent.com/vcuda-core": 50, "tencent.com/vcuda-memory": 48}),
+        (Mode.MPS, Size(cores=10, memory_mib=4096), {"nvidia.com/mps-core": 10, "nvidia.com/mps-memory": 4}),
+        (Mode.CGPU, Size(memory_mib=4096), {"aliyun.com/gpu-mem": 4}),
+    ],
+)
+def test_a_share_may_have_amounts(mode: Mode, size: Size, asks: dict[str, int]) -> None:
+    found = share.plan(ShareWish("a"), size, Seen(a_sharing_node(mode)))
+    assert found.refusals == ()
+    assert {name: dict(row.asks) for name, row in found.rows.items()} == {ALONE: asks, BESIDE: asks}
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "told"),
+    [
+        (Mode.CGPU, Size(cores=30), "a share has no cores of its own; leave out cores"),
+        (Mode.VGPU, Size(memory_mib=12289 + 256), "two shares have to fit on one GPU; give 256 to 12288, in steps of"),
+        (Mode.MPS, Size(memory_mib=1000), "memory_mib is 1000, and two shares have to fit on one GPU; give 1024 to"),
+    ],
+)
+def test_amounts_that_a_node_cannot_give_are_refused(mode: Mode, size: Size, told: str) -> None:
+    (refused,) = share.plan(ShareWish("a"), size, Seen(a_sharing_node(mode))).refusals
+    assert told in refused
+
+
 def test_pods_on_several_gpus_are_no_neighbors() -> None:
     def held(*gpus: int) -> dict[str, Any]:
         holdings = {
@@ -99,8 +128,8 @@ def test_pods_on_several_gpus_are_no_neighbors() -> None:
     ],
 )
 def test_options_without_a_sense_are_refused(wish: ShareWish, sharers: int, told: str) -> None:
-    assert told in share.refusals(wish, sharers)[0]
-    assert share.refusals(ShareWish("a"), 4) == []
+    assert told in share.refusals(wish, Size(sharers))[0]
+    assert share.refusals(ShareWish("a"), Size()) == []
 
 
 def test_a_node_without_shares_or_room_is_refused() -> None:
