@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import marshal
 import re
 import sys
 from collections.abc import Container, Iterable, Mapping
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
-from kube_accel.shared.api_json import ApiJsonError, checked, named
+from kube_accel.shared.api_json import ODD, ApiJsonError, checked, named
 from kube_accel.shared.asked import names_any
 from kube_accel.shared.quantity import thousandths
 from kube_accel.shared.wishes import WISHES
@@ -30,6 +31,9 @@ Amounts = tuple[tuple[str, int], ...]
 Version = tuple[str, int]
 """A waiting pod's resourceVersion, and the moment we knew it, as ``Cluster.moment`` counts them."""
 
+Asked = tuple[PodRequest | None, str, Amounts]
+"""What a pod asks for, why that is refused, and what it requests of resources that are not ours."""
+
 Reading = tuple[str, PodRequest | None]
 """The resourceVersion of an object, and the request that was read from it."""
 
@@ -38,6 +42,9 @@ TAKEN: Final = "kube-accel.io/extender"
 limit to what a pod's annotations take, which its author may have reached."""
 
 _MIRROR = "kubernetes.io/config.mirror"
+_LONGEST = 2048
+"""Bytes of what is kept of a shape."""
+_UNKNOWN: Final = object()
 _SHAPES = 4096
 """Different requests that are kept once for all pods that make them."""
 
@@ -121,6 +128,8 @@ class PodReader:
         """Matches the JSON of every pod that asks for GPUs, whoever places it, or by an annotation says which GPU it
         wants."""
         self._requests: dict[PodRequest, PodRequest] = {}
+        self._known: dict[bytes, Asked | None] = {}
+        """By what ``_alike`` makes of a pod."""
         self._amounts: dict[Amounts, Amounts] = {}
 
     def read(self, item: Mapping[str, Any]) -> Pod | None:
@@ -136,14 +145,10 @@ class PodReader:
         if not (uid and namespace and name):
             raise ApiJsonError(f"pod {named(item)} has no metadata.uid, namespace or name")
         priority, containers = spec.get("priority"), spec.get("containers") or ()
-        request, refused = None, ""
-        try:
-            request = pod_request(item, self._profiles, self._policy)
-            if request is None or (request.mode is Mode.PGPU and WHOLE_GPU_RESOURCE not in self.resources):
-                return None
-            request = self._shared(request)
-        except RequestRefused as error:
-            refused = str(error)
+        asked = self._asked(item, metadata, spec)
+        if asked is None:
+            return None
+        request, refused, besides = asked
         return Pod(
             uid=uid,
             namespace=sys.intern(namespace),
@@ -154,7 +159,7 @@ class PodReader:
             containers=tuple(sys.intern(str(entry.get("name"))) for entry in containers if isinstance(entry, dict)),
             node=sys.intern(str(spec.get("nodeName") or "")),
             static=_MIRROR in (metadata.get("annotations") or {}),
-            besides=self._besides(spec),
+            besides=besides,
             read=(_version(metadata), request) if not spec.get("nodeName") else ("", None),
             schedulable=not metadata.get("deletionTimestamp") and not spec.get("schedulingGates"),
         )
@@ -173,6 +178,27 @@ class PodReader:
             return None
         return pod if (pod.namespace, pod.name) == (metadata.get("namespace"), metadata.get("name")) else None
 
+    def _asked(self, item: Mapping[str, Any], metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Asked | None:
+        """Return what a pod asks for; None when that is nothing of ours. Alike pods are looked at once."""
+        key = _alike(metadata.get("annotations") or {}, spec)
+        found = self._known.get(key, _UNKNOWN) if key is not None else _UNKNOWN
+        if found is _UNKNOWN:
+            found = self._looked_at(item, spec)
+            if key is not None:
+                if len(self._known) >= _SHAPES:
+                    self._known.clear()
+                self._known[key] = found
+        return found  # type: ignore[return-value]
+
+    def _looked_at(self, item: Mapping[str, Any], spec: Mapping[str, Any]) -> Asked | None:
+        try:
+            request = pod_request(item, self._profiles, self._policy)
+        except RequestRefused as error:
+            return None, str(error), self._besides(spec)
+        if request is None or (request.mode is Mode.PGPU and WHOLE_GPU_RESOURCE not in self.resources):
+            return None
+        return self._shared(request), "", self._besides(spec)
+
     def _besides(self, spec: Mapping[str, Any]) -> Amounts:
         found = requested(spec, self.resources)
         if len(self._amounts) > _SHAPES:
@@ -183,6 +209,34 @@ class PodReader:
         if len(self._requests) > _SHAPES:
             self._requests.clear()
         return self._requests.setdefault(request, request)
+
+
+def _alike(annotations: Mapping[str, Any], spec: Mapping[str, Any]) -> bytes | None:
+    """Return what is equal for pods that ask for the same: all that ``pod_request`` and ``requested`` look at.
+
+    None for a large pod, and for one of which a part is of a kind that it never is.
+    """
+    looked_at: list[object] = [bool(spec.get("nodeName")), spec.get("overhead")]
+    try:
+        for key in ("initContainers", "containers"):
+            looked_at.append(key)
+            for container in _list(spec.get(key)):
+                paths = [mount["mountPath"] for mount in _list(container.get("volumeMounts"))]
+                looked_at += (container.get("name"), container.get("restartPolicy"), container.get("resources"), paths)
+        looked_at += [entry for entry in annotations.items() if entry[0] in WISHES]
+        # Version 2 writes equal values alike, whether or not they are one object.
+        found = marshal.dumps(looked_at, 2)
+    except ODD:
+        return None
+    return found if len(found) <= _LONGEST else None
+
+
+def _list(value: object) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ApiJsonError("not a list")
+    return value
 
 
 def _version(metadata: Mapping[str, Any]) -> str:
