@@ -71,30 +71,30 @@ SPREAD = [
     Wish(f"{wish.name}-spread", wish.limits, wish.namespace, {"kube-accel.io/placement": "spread"}) for wish in SHARES
 ]
 # It does nothing, and the report is to say so.
-SIX_CARDS = Wish("six-cards", {"tencent.com/vcuda-core": 600})
+SIX_GPUS = Wish("six-gpus", {"tencent.com/vcuda-core": 600})
 MPS = [working(mps("mps-1", 30, 4), 2, 20), working(mps("mps-2", 50, 8), 5, 40)]
 CGPU = [working(cgpu("cgpu-1", 4), 3, 30), working(cgpu("cgpu-2", 6), 4, 30)]
 SMI = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
 GREEDY = replace(vgpu("greedy", 20, 4), command=f'echo "nvidia-smi shows $({SMI}) MiB"; {program("program", 3, 6)}')
-NEIGHBOUR = replace(vgpu("neighbour", 20, 4), command=program("program", 2, 1))
+NEIGHBOR = replace(vgpu("neighbor", 20, 4), command=program("program", 2, 1))
 EXCESS = vgpu("excess", 30, 8, namespace="team-a")
 LARGE = vgpu("large", 10, 64)
 EXPECTED = Expected(
-    wasteful=frozenset({"half-2", "six-cards"}),
-    brief=frozenset(wish.name for wish in (*SPREAD, GREEDY, NEIGHBOUR)),
+    wasteful=frozenset({"half-2", "six-gpus"}),
+    brief=frozenset(wish.name for wish in (*SPREAD, GREEDY, NEIGHBOR)),
 )
 
 
 NEXT = """\
-Next, on a cluster of yours, from this clone (README.md, "Quick start"):
+Next, on your own cluster, from this clone (README.md, "Quick start"):
     pip install ansible-core -r requirements.txt    # in a virtual environment
     make image
     ansible-galaxy collection build --force && ansible-galaxy collection install --force accel-kubernetes-*.tar.gz
-    cp examples/inventory.yml inventory.yml    # and put your hosts and the path of this clone in it
-    ansible-playbook -i inventory.yml accel.kubernetes.validate    # what is missing, and what to do about it
-    ansible-playbook -i inventory.yml accel.kubernetes.site --check --diff    # what would change; nothing does
+    cp examples/inventory.yml inventory.yml    # write your hosts and the path of this clone in it
+    ansible-playbook -i inventory.yml accel.kubernetes.validate    # shows what is missing, and the remedy
+    ansible-playbook -i inventory.yml accel.kubernetes.site --check --diff    # shows the changes, makes none
     ansible-playbook -i inventory.yml accel.kubernetes.site
-All four modes on four nodes, and the site a second time, here: make demo STORY=long"""
+To see all four modes on four nodes, and a second run of the site: make demo STORY=long"""
 
 
 def tell(root: Path, story: Story, *, long: bool) -> None:
@@ -126,7 +126,7 @@ def tell(root: Path, story: Story, *, long: bool) -> None:
             if long:
                 other_modes(cluster, story)
 
-            story.chapter("Who has which slice")
+            story.chapter("Which pod has which part of each GPU")
             gpus = cluster.gpus()
             story.show(table(gpus))
             image = OUTPUT / "allocation.svg"
@@ -138,9 +138,9 @@ def tell(root: Path, story: Story, *, long: bool) -> None:
             if long:
                 second_run(inventory, OUTPUT / "site-2.log", story)
 
-            story.chapter("ansible-playbook accel.kubernetes.report: who used how much of the GPUs, and who pays")
+            story.chapter("ansible-playbook accel.kubernetes.report: which namespace used how much, and what it costs")
             report(root, prometheus, began, {gpu.model for gpu in gpus}, EXPECTED, story)
-    story.chapter("Done: nothing is left running, nothing is left on disk but")
+    story.chapter("Done: no process is left running, and only these files stay on disk")
     for path in sorted(OUTPUT.iterdir()):
         story.show(f"   {path}")
     story.show(f"\n{NEXT}")
@@ -180,44 +180,44 @@ def whole_gpus(cluster: Cluster, story: Story) -> None:
 
 def enforced(cluster: Cluster, root: Path, story: Story) -> None:
     """A program that takes more than its pod was given."""
-    story.chapter("A share holds: greedy and neighbour have 20 % and 4 GiB each of one GPU of gpu-b")
+    story.chapter("A share holds: greedy and neighbor have 20 % and 4 GiB each of one GPU of gpu-b")
     if why := namespace.forbidden():
         story.say(f"NO NAMESPACES HERE ({why}): the interposer is found by variables, which a program could undo")
-    cluster.run([GREEDY, NEIGHBOUR])
-    for wish in (GREEDY, NEIGHBOUR):
+    cluster.run([GREEDY, NEIGHBOR])
+    for wish in (GREEDY, NEIGHBOR):
         log = until(
             lambda wish=wish: (said := cluster.log(wish)).endswith("done\n") and said, f"{wish.name} to be done"
         )
         for line in log.splitlines()[:-1]:
             story.say(f"{wish.name}: {line}")
-    if "6 GiB: refused, CUDA error 2" not in cluster.log(GREEDY) or "refused" in cluster.log(NEIGHBOUR):
-        raise DemoError("greedy was to be refused 6 GiB, and neighbour nothing")
+    if "6 GiB: refused, CUDA error 2" not in cluster.log(GREEDY) or "refused" in cluster.log(NEIGHBOR):
+        raise DemoError("expected CUDA to refuse greedy 6 GiB, and neighbor nothing")
     state = root / "gpu-b/var/lib/kube-accel"
     for row in until(lambda: refusals(state), "the ledger of gpu-b to count it"):
         name = f"{row.allocation.holder.namespace}/{row.allocation.holder.pod}"
         story.say(f"the ledger of gpu-b: {name} was refused {row.count} allocation(s), reason: {row.reason}")
     (message,) = until(lambda: cluster.events(GREEDY, "GpuMemoryRefused"), "the event of greedy")
     story.say(f"kubectl describe pod greedy: {message}")
-    cluster.remove([GREEDY, NEIGHBOUR])
+    cluster.remove([GREEDY, NEIGHBOR])
 
 
 def shares(cluster: Cluster, story: Story) -> None:
     """Several pods on a GPU, and why they are packed."""
     story.chapter(
-        "vGPU shares on gpu-b: three of 30 % and 8 GiB, two of 50 % and 16 GiB; then a pod that wants 6 cards"
+        "vGPU shares on gpu-b: three of 30 % and 8 GiB, two of 50 % and 16 GiB; then a pod that asks for 6 GPUs"
     )
     cluster.create_namespace("team-a")
     cluster.run(SPREAD)
-    cluster.submit(SIX_CARDS)
-    story.say(f"spread, each to the emptiest card: they lie on {touched(cluster, SPREAD, 5)}; 3 are left whole")
-    tell_refusal(cluster, SIX_CARDS, "gpu-b: ", story)
-    cluster.remove([SIX_CARDS, *SPREAD])
+    cluster.submit(SIX_GPUS)
+    story.say(f"spread, each to the emptiest GPU: the 5 pods use {touched(cluster, SPREAD, 5)}, and 3 GPUs stay whole")
+    tell_refusal(cluster, SIX_GPUS, "gpu-b: ", story)
+    cluster.remove([SIX_GPUS, *SPREAD])
     cluster.run(SHARES)
-    story.say(f"binpack, the default: they lie on {touched(cluster, SHARES, 2)}; 6 are left whole")
+    story.say(f"binpack, the default: the 5 pods use {touched(cluster, SHARES, 2)}, and 6 GPUs stay whole")
     cluster.submit(EXCESS)
     tell_refusal(cluster, EXCESS, "quota of namespace team-a", story)
-    cluster.run([SIX_CARDS])
-    story.say("six-cards runs")
+    cluster.run([SIX_GPUS])
+    story.say("six-gpus runs")
     cluster.submit(LARGE)
     tell_refusal(cluster, LARGE, "gpu-b: ", story)
 
@@ -229,25 +229,25 @@ def other_modes(cluster: Cluster, story: Story) -> None:
     for wish in MPS:
         log = until(lambda wish=wish: cluster.log(wish), f"the log of {wish.name}")
         told = [line for line in log.splitlines() if line.startswith(("CUDA_MPS_ACTIVE", "CUDA_MPS_PINNED"))]
-        story.say(f"{wish.name} asks for {wish.asks} and is told {' '.join(sorted(told))}")
+        story.say(f"{wish.name} asks for {wish.asks} and sees {' '.join(sorted(told))}")
     for wish in CGPU:
         story.say(f"{wish.name} asks for {wish.asks} and runs")
 
 
 def tell_refusal(cluster: Cluster, wish: Wish, reason: str, story: Story) -> None:
-    """Says why a pod waits, once the scheduler gives that reason."""
+    """Says why a pod is pending, once the scheduler gives that reason."""
     message = until(
         lambda: reason in (said := cluster.why_pending(wish)) and said, f'{wish.name} to be refused with "{reason}"'
     )
-    story.say(f"{wish.full_name} asks for {wish.asks} and waits:\n{' ' * 11}{message}")
+    story.say(f"{wish.full_name} asks for {wish.asks} and is pending:\n{' ' * 11}{message}")
 
 
 def touched(cluster: Cluster, wishes: Iterable[Wish], expected: int) -> str:
-    """The GPUs these pods lie on. Raises DemoError when it is another number of them."""
+    """Return the GPUs that these pods use. Raises DemoError when it is another number of them."""
     names = {wish.full_name for wish in wishes}
     found = [gpu.index for gpu in cluster.gpus() if any(part.pod in names for part in gpu.slices or ())]
     if len(found) != expected:
-        raise DemoError(f"{', '.join(sorted(names))} lie on {len(found)} GPUs instead of {expected}")
+        raise DemoError(f"{', '.join(sorted(names))} use {len(found)} GPUs instead of {expected}")
     return f"GPU {', '.join(map(str, found))}"
 
 

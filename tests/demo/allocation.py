@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which slice of which GPU: read from what the nodes' plugins publish, shown as a table."""
+"""Which pod has which part of each GPU: read from what the nodes' plugins publish, shown as a table."""
 
 from __future__ import annotations
 

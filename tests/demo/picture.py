@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which slice of which GPU, as an SVG document for light and dark screens, and for phones."""
+"""Which pod has which part of each GPU, as an SVG document for light and dark screens, and for phones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def picture(gpus: Sequence[GpuRow]) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{told}">',
             f"<style>{STYLE}</style>",
             '<rect width="100%" height="100%" class="back"/>',
-            f'<text x="{MARGIN}" y="30" class="head">Who has which slice of which GPU</text>',
+            f'<text x="{MARGIN}" y="30" class="head">Which pod has which part of each GPU</text>',
             f'<text x="{MARGIN}" y="52" class="note">{told}</text>',
             *shapes,
             "</svg>",

@@ -40,19 +40,19 @@ TOTAL                          0.652  0.298  0.074         29.633       1.63
 
 RIGHT-SIZING: pods that never used 30 % of the memory they asked for
 NAMESPACE  POD        MODE  ASKED(GiB)  PEAK(GiB)  SEEN(h)  WHAT WOULD DO
-default    six-cards  vgpu      477.88       0.00      0.0  it used none: give it back
+default    six-gpus   vgpu      477.88       0.00      0.0  it used none: give it back
 default    half-2     vgpu       16.00       2.25      0.0  tencent.com/vcuda-memory: 11 would do (2.75 GiB)"""
 
 
 @pytest.mark.parametrize(
     ("text", "wasteful", "brief", "why"),
     [
-        (REPORT, ("half-2", "six-cards"), (), ""),
-        (REPORT, ("six-cards",), ("half-2",), ""),
-        (REPORT.replace("  0.298", "≥ 0.298"), ("half-2", "six-cards"), (), ""),
-        (REPORT, ("half-2", "six-cards"), ("small-1-spread",), ""),
-        (REPORT, ("six-cards",), (), "half-2, six-cards ask for more than they use, and not six-cards"),
-        (REPORT.partition("\n\nRIGHT")[0], ("six-cards",), (), ""),
+        (REPORT, ("half-2", "six-gpus"), (), ""),
+        (REPORT, ("six-gpus",), ("half-2",), ""),
+        (REPORT.replace("  0.298", "≥ 0.298"), ("half-2", "six-gpus"), (), ""),
+        (REPORT, ("half-2", "six-gpus"), ("small-1-spread",), ""),
+        (REPORT, ("six-gpus",), (), "half-2, six-gpus ask for more than they use, and not six-gpus"),
+        (REPORT.partition("\n\nRIGHT")[0], ("six-gpus",), (), ""),
         (REPORT.replace("0.298  0.074", "0.000  0.372"), (), (), "namespace default used no GPU time in mode pgpu"),
     ],
 )
