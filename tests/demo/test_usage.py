@@ -39,9 +39,9 @@ default    pgpu  Tesla T4      0.372  0.298  0.074         29.633       0.93
 TOTAL                          0.652  0.298  0.074         29.633       1.63
 
 RIGHT-SIZING: pods that never used 30 % of the memory they asked for
-NAMESPACE  POD        MODE  ASKED(GiB)  PEAK(GiB)  SEEN(h)  WHAT WOULD DO
-default    six-gpus   vgpu      477.88       0.00      0.0  it used none: give it back
-default    half-2     vgpu       16.00       2.25      0.0  tencent.com/vcuda-memory: 11 would do (2.75 GiB)"""
+NAMESPACE  POD        MODE  ASKED(GiB)  PEAK(GiB)  SEEN(h)  ADVICE
+default    six-gpus   vgpu      477.88       0.00      0.0  No memory was used. Delete the pod.
+default    half-2     vgpu       16.00       2.25      0.0  Ask for tencent.com/vcuda-memory: 11 (2.75 GiB)."""
 
 
 @pytest.mark.parametrize(

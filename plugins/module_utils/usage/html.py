@@ -206,7 +206,7 @@ def _sizing(report: Report) -> Iterator[str]:
     if report.oversized:
         percent = f"{100 * report.ratio:g}"
         yield f"<h2>Right-sizing: pods that never used {percent} % of the memory they asked for</h2>"
-        names = ["NAMESPACE", "POD", "MODE", "ASKED(GiB)", "PEAK(GiB)", "SEEN(h)", "WHAT WOULD DO"]
+        names = ["NAMESPACE", "POD", "MODE", "ASKED(GiB)", "PEAK(GiB)", "SEEN(h)", "ADVICE"]
         yield _table(names, [("", [*sized(pod), pod.advice]) for pod in report.oversized], range(3, 6))
     if report.unknown_pods:
         yield f'<p class="quiet">It is not known what {report.unknown_pods} further pod(s) used.</p>'

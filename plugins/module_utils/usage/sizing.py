@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which pods asked for more of a GPU's memory than they ever used, and what would do. Pure."""
+"""Which pods asked for more of a GPU's memory than they ever used, and how much is enough. Pure."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def _at_the_end(held: List[Holding]) -> List[Tuple[Holding, int]]:
 
 
 def _advice(mode: str, parts: List[Tuple[Holding, int]]) -> str:
-    """Return what could be done, for the part that used most."""
+    """Return what the pod can ask for instead, from the part that used most."""
     peaks = [peak for holding, peak in parts]
     most = max(peaks)
     if not most:
-        return "it used none: give it back, or start it when it is needed"
+        return "No memory was used. Delete the pod, or start it only when it is needed."
     enough = HEADROOM * most
     if any(holding.whole for holding, peak in parts) or mode not in BY_MODE:
         spare = peaks.count(0)
-        fewer = f"{spare} of its {len(parts)} GPUs were not used; " if spare else ""
-        return f"{fewer}a share of {math.ceil(enough / GIB)} GiB of one GPU, or a MIG device of that size, would do"
+        unused = f"{spare} of {len(parts)} GPUs were not used. " if spare else ""
+        return f"{unused}Ask for a share of {math.ceil(enough / GIB)} GiB of one GPU, or a MIG device of that size."
     _cores, resource, unit = BY_MODE[mode]
-    return f"{resource}: {math.ceil(enough / unit)} would do ({math.ceil(enough / unit) * unit / GIB:g} GiB)"
+    return f"Ask for {resource}: {math.ceil(enough / unit)} ({math.ceil(enough / unit) * unit / GIB:g} GiB)."

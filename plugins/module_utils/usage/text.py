@@ -348,7 +348,7 @@ def table(report: Report) -> str:
     if report.oversized:
         percent = f"{100 * report.ratio:g}"
         lines += ["", f"RIGHT-SIZING: pods that never used {percent} % of the memory they asked for"]
-        names = ["NAMESPACE", "POD", "MODE", "ASKED(GiB)", "PEAK(GiB)", "SEEN(h)", "WHAT WOULD DO"]
+        names = ["NAMESPACE", "POD", "MODE", "ASKED(GiB)", "PEAK(GiB)", "SEEN(h)", "ADVICE"]
         lines += columns([names, *([*sized(pod), pod.advice] for pod in report.oversized)], right=(3, 4, 5))
     if report.unknown_pods:
         lines += ["", f"It is not known what {report.unknown_pods} further pod(s) used."]

@@ -189,7 +189,7 @@ def test_pods_that_used_little_are_listed_over_the_whole_period(report: Report) 
         2 * GIB,
     )
     assert found["hours"] == pytest.approx(2, abs=0.05)
-    assert "tencent.com/vcuda-memory: 10 would do" in found["advice"]
+    assert "Ask for tencent.com/vcuda-memory: 10 " in found["advice"]
     assert done["report"]["unknown_pods"] == 1
     assert report(end=f"{DAY}T02:00:00Z", right_size_below=5)["report"]["right_sizing"] == []
     assert report(end=f"{DAY}T02:00:00Z", right_size_after="4h")["report"]["right_sizing"] == []

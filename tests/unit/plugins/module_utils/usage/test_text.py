@@ -35,6 +35,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.usage.text import
     totals,
 )
 
+from tools.prose import complaints_of_message
 from unit.plugins.usage_data import GIB, H100, T4, Node, Scrapes, share
 
 HOUR = 3600
@@ -85,8 +86,8 @@ def test_the_table_comes_to_its_total(report: Report) -> None:
         "TOTAL                                     216.000  ≥ 12.000    36.000       7560.000          -",
         "",
         "RIGHT-SIZING: pods that never used 30 % of the memory they asked for",
-        "NAMESPACE  POD    MODE  ASKED(GiB)  PEAK(GiB)  SEEN(h)  WHAT WOULD DO",
-        "team       train  vgpu       20.00       1.00      2.0  tencent.com/vcuda-memory: 5 would do (1.25 GiB)",
+        "NAMESPACE  POD    MODE  ASKED(GiB)  PEAK(GiB)  SEEN(h)  ADVICE",
+        "team       train  vgpu       20.00       1.00      2.0  Ask for tencent.com/vcuda-memory: 5 (1.25 GiB).",
     ]
 
 
@@ -288,17 +289,18 @@ GIVEN = [
 ]
 
 
-def test_pods_that_asked_for_too_much_are_told_what_would_do() -> None:
+def test_pods_that_asked_for_too_much_are_told_what_is_enough() -> None:
     found, unknown = oversized(GIVEN, 0.3, HOUR)
     assert unknown == 1
     assert [(pod.pod, pod.advice) for pod in found] == [
         (
             "whole",
-            "1 of its 2 GPUs were not used; a share of 12 GiB of one GPU, or a MIG device of that size, would do",
+            "1 of 2 GPUs were not used. Ask for a share of 12 GiB of one GPU, or a MIG device of that size.",
         ),
-        ("idle", "it used none: give it back, or start it when it is needed"),
-        ("mps", "nvidia.com/mps-memory: 2 would do (2 GiB)"),
+        ("idle", "No memory was used. Delete the pod, or start it only when it is needed."),
+        ("mps", "Ask for nvidia.com/mps-memory: 2 (2 GiB)."),
     ]
+    assert [text for pod in found for text in complaints_of_message(pod.advice)] == []
     assert [pod.pod for pod in oversized(GIVEN, 0.6, 0)[0]] == ["whole", "idle", "young", "mps", "used"]
 
 
