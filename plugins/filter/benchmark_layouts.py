@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: benchmark_layouts
-short_description: Which layouts a node has in turn while the playbook benchmark measures it
+short_description: List the layouts that the playbook benchmark gives a node in turn
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

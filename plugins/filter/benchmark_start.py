@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: benchmark_start
-short_description: What the playbook benchmark begins with where it switches a node
+short_description: Return what a node has before the playbook benchmark switches it
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

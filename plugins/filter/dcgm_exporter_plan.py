@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: dcgm_exporter_plan
-short_description: What becomes of NVIDIA's dcgm-exporter in a cluster
+short_description: Plan the changes to NVIDIA's dcgm-exporter in a cluster
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

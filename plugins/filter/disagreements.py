@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: disagreements
-short_description: Variables of which hosts of one cluster have different values
+short_description: List variables whose values differ between hosts of one cluster
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

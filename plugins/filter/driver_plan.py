@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: driver_plan
-short_description: What to do about a host's driver
+short_description: Plan the changes to a host's driver
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: driver_upgrades
-short_description: What became of drivers that the playbook upgrade_driver replaced
+short_description: Return the results of the playbook upgrade_driver
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: extender_coming
-short_description: Whether a run of the playbook site brings the extender that GPU nodes need
+short_description: Check whether a run of the playbook site installs the extender that GPU nodes need
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
-  - A control plane counts where C(--limit) has left it and its check has left the fact C(scheduler_modes).
-  - Where the plugins are not rolled out no extender is missed.
+  - A control plane counts if C(--limit) includes it and its check set the fact C(scheduler_modes).
+  - If the run does not roll out the plugins, the result is true, unless the layout is C(none).
 options:
   layout:
-    description: The C(scheduler_layout) where no control plane has one.
+    description: The C(scheduler_layout) to use if the inventory has no control planes.
     type: str
     required: true
   run_tags:
@@ -39,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: Whether it is so.
+  description: Whether the run installs the extender that the plugins need, or rolls out no plugins.
   type: bool
 """
 

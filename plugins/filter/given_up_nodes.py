@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: given_up_nodes
-short_description: Which GPU nodes the playbook uninstall gives up, and which serve on
+short_description: List the GPU nodes that the playbook uninstall removes, and those that keep a mode
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
@@ -18,7 +18,7 @@ options:
     elements: str
     required: true
   labelled:
-    description: What M(kubernetes.core.k8s_info) returned of nodes with the label of a mode.
+    description: Result of M(kubernetes.core.k8s_info) for nodes with the label of a mode.
     type: dict
     default: {}
 extends_documentation_fragment:
@@ -26,7 +26,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Report the nodes that are given up
+- name: Report the nodes that uninstall removes
   ansible.builtin.debug:
     msg: "{{ (groups | accel.kubernetes.given_up_nodes(hostvars, ansible_play_hosts)).nodes }}"
 """
@@ -34,8 +34,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - C(nodes) are the hosts of GPU nodes in the run. C(driver) is whether the driver of one of them was removed.
-      C(serving) is the names of nodes that keep a mode.
+    - C(nodes) lists the hosts of GPU nodes in the run. C(driver) is whether the role removed the driver of one of them.
+      C(serving) lists the nodes that keep a mode.
   type: dict
   sample: {nodes: [gpu-1], driver: false, serving: []}
 """

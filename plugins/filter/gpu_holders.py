@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: gpu_holders
-short_description: The pods that hold GPUs
+short_description: List the pods that hold GPUs
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: gpu_plugins_objects
-short_description: Which objects the device plugins have in a cluster
+short_description: List the cluster objects of the device plugins
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: installed_collections
-short_description: Which versions of collections Ansible finds
+short_description: List the versions of collections that Ansible finds
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

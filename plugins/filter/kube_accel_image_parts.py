@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: kube_accel_image_parts
-short_description: What the image of the daemons is assembled from
+short_description: List the parts of the daemons' image
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: kube_accel_image_plan
-short_description: How the assembled image of the daemons is named
+short_description: Plan the name of the daemons' image
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: kubectl_plugin
-short_description: What becomes of the commands kubectl inspect gpu and kubectl inspect cgpu on a host
+short_description: Plan the changes to the commands kubectl inspect gpu and kubectl inspect cgpu on a host
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: migration_outcome
-short_description: Where a migration stands
+short_description: Return the state of a migration
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

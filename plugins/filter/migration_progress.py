@@ -6,18 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: migration_progress
-short_description: Whether a node was left by another plugin, or is offered by it again
+short_description: Check whether another plugin has left a node, or offers its GPUs again
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
   - Reads what was found of the node, or of its pods, and what the plan has of the node.
 options:
   _input:
-    description: What M(kubernetes.core.k8s_info) returned.
+    description: Result of M(kubernetes.core.k8s_info).
     type: dict
     required: true
   plan:
-    description: What the plan has of the node.
+    description: Entry of the node in the plan.
     type: dict
     required: true
 """

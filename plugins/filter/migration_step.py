@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: migration_step
-short_description: What the playbook migrate does to a node
+short_description: Plan what the playbook migrate does to a node
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

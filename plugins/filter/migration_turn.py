@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: migration_turn
-short_description: What the playbook migrate does to a cluster as a whole
+short_description: Plan what the playbook migrate does to a cluster
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

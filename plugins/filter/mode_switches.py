@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: mode_switches
-short_description: What became of nodes that the playbook switch_mode had serve in another mode
+short_description: Return the results of the playbook switch_mode
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: printable
-short_description: Text of a cluster as one line that a terminal only shows
+short_description: Return text from a cluster as one line without control characters
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: quantity
-short_description: Whole units of a Kubernetes quantity
+short_description: Return a Kubernetes quantity in whole units
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollout_objects
-short_description: What a rollout writes to objects, and what takes it back
+short_description: Plan what a rollout writes to objects, and what restores them
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollout_plan
-short_description: Whether a rollout begins, goes on, is kept or undone
+short_description: Plan whether a rollout begins, continues, is kept, or is undone
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

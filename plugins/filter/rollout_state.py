@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollout_state
-short_description: How nodes and pods are, and what is worse than before
+short_description: Compare the health of nodes and pods with that before a rollout
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
-  - Reads what plugins tell of their nodes' GPUs, and which pods run.
-  - Compares it with an earlier state. Fewer healthy GPUs, a node that says C(GpusHealthy=False), pods with GPUs that do
-    not run any more, and pods of the collection that were restarted are harm.
+  - Reads the GPUs that plugins report for their nodes, and the pods that run.
+  - Compares both with an earlier state. Four changes count as harm. These are fewer healthy GPUs, a node with
+    C(GpusHealthy=False), GPU pods that no longer run, and pods of the collection that restarted.
 options:
   _input:
     description: The result of M(kubernetes.core.k8s_info) for nodes.
@@ -28,7 +28,7 @@ options:
     elements: str
     required: true
   before:
-    description: What this filter returned before.
+    description: Earlier result of this filter.
     type: dict
     default: {}
   lost:

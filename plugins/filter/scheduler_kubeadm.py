@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: scheduler_kubeadm
-short_description: What the role scheduler tells kubeadm
+short_description: Plan what the role scheduler writes to kubeadm's configuration
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: scheduler_leftovers
-short_description: What earlier runs of the role scheduler left
+short_description: List what earlier runs of the role scheduler left
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: scheduler_objects
-short_description: What the role scheduler creates in the cluster
+short_description: List what the role scheduler creates in the cluster
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

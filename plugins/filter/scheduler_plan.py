@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: scheduler_plan
-short_description: What the role scheduler makes of kube-scheduler on a host
+short_description: Plan the changes of the role scheduler to kube-scheduler on a host
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

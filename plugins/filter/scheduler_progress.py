@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: scheduler_progress
-short_description: How far a rollout of the extender is
+short_description: Return the progress of a rollout of the extender
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: scheduler_refusals
-short_description: What keeps the role scheduler from configuring a host as asked
+short_description: List why the role scheduler cannot configure a host
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

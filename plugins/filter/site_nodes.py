@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: site_nodes
-short_description: What the playbook site knows of the GPU nodes
+short_description: Return what the playbook site knows of the GPU nodes
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: site_refusals
-short_description: Why an inventory cannot be worked on by the playbook site
+short_description: List why the playbook site refuses an inventory
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: validation_report
-short_description: What the playbook validate found on the controller, in the cluster and on hosts
+short_description: Return what the playbook validate found on the controller, in the cluster, and on hosts
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

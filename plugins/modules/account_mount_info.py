@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: account_mount_info
-short_description: Find out what limits the size of the accounts of containers with a share of a GPU
+short_description: Read what limits the size of the accounts of containers with a share of a GPU
 version_added: 0.1.0
 description:
   - Looks at the directory where the device plugin keeps the accounts that containers write, and at what is mounted

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: cf_crl
-short_description: Tell the platform which custom resources users may ask for
+short_description: Set which custom resources users of the platform may ask for
 version_added: 0.1.0
 description:
   - Writes or removes ConfigMaps C(cf-crl-<custom name>-<resource>) in namespace C(kube-public), one a resource. The

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: cf_crl_info
-short_description: Find out which custom resources the platform offers
+short_description: Read which custom resources the platform offers
 version_added: 0.1.0
 description:
   - Reads all ConfigMaps of the kind that M(accel.kubernetes.cf_crl) writes, and returns what is wrong with each.

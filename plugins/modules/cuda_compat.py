@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: cuda_compat
-short_description: Tell whether a CUDA program runs on a machine
+short_description: Check whether a CUDA program runs on a machine
 version_added: 0.1.0
 description:
   - Compares what a program was built with to a machine's driver and GPUs. Returns V(ok), V(unknown), V(unstable), or

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: driver_packages_info
-short_description: Name the packages of NVIDIA's driver that fit a host's kernel
+short_description: List the packages of NVIDIA's driver that fit a host's kernel
 version_added: 0.1.0
 description:
   - Names the packages that a driver and its kernel module need on this host, and checks whether the package sources

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_diagnose_info
-short_description: Find out what happened to a pod or a node with GPUs
+short_description: Find out why a pod or a node with GPUs failed
 version_added: 0.1.0
 description:
-  - Reads a pod, its events and the ends of its logs, its node, our daemons and what they measure from the API server.
-  - Tells what happened, the facts that this rests on, what to do, and how sure it is, the surest first.
-  - Removes secrets from quoted text as far as it recognizes them.
+  - Reads a pod, its events, the ends of its logs, its node, and the collection's daemons with their metrics, from the
+    API server.
+  - Lists findings, each with its facts, the remedy, and how certain the finding is. The most certain comes first.
+  - Removes secrets that it recognizes from quoted text.
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
@@ -43,12 +44,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 diagnosis:
-  description: What happened.
+  description: Findings about the pod or the node.
   returned: success
   type: dict
   contains:
     version:
-      description: Of this structure. It grows when a key changes its meaning or goes.
+      description: Version of this structure. The number grows when a key is removed or changes its meaning.
       type: int
       sample: 1
     findings:
@@ -65,11 +66,11 @@ diagnosis:
           type: str
           sample: certain
         subject:
-          description: What it happened to.
+          description: Pod, container, GPU, or node that the finding is about.
           type: str
           sample: pod team-a/train-0 container main
         what:
-          description: What happened.
+          description: Findings about the pod or the node.
           type: str
           sample: it wanted more GPU memory than its own share has
         evidence:
@@ -78,15 +79,15 @@ diagnosis:
           elements: dict
           sample: [{"where": "log", "text": "torch.OutOfMemoryError: CUDA out of memory."}]
         remedy:
-          description: What to do.
+          description: Remedy.
           type: str
           sample: Ask for more tencent.com/vcuda-memory, or make batches or contexts smaller.
     looked_at:
-      description: What there was to decide from.
+      description: Sources that the diagnosis used.
       type: list
       elements: str
     problems:
-      description: What could not be read, one sentence each.
+      description: Sources that the module could not read, each with its cause.
       type: list
       elements: str
 complete:

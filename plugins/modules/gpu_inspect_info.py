@@ -6,36 +6,37 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_inspect_info
-short_description: Find out who has what of a cluster's GPUs
+short_description: List which container holds which part of a cluster's GPUs
 version_added: 0.1.0
 description:
   - Reads nodes and pods from the API server.
-  - Tells what each container has of each GPU of every node, and which pods wait for GPUs, and why.
-  - The plugin of a node reports its GPUs and their holders in the annotation C(kube-accel.io/inventory), which
-    follows kubelet.
+  - Lists the parts of each GPU that containers hold, and the pods that are pending, each with the reason.
+  - The device plugin of a node writes its GPUs and the pods that hold them to the annotation
+    C(kube-accel.io/inventory), which follows kubelet.
 options:
   nodes:
-    description: These nodes alone. Each must be there.
+    description: Names of the nodes to include. Empty includes all. The module fails if one does not exist.
     type: list
     elements: str
     default: []
   mode:
-    description: Nodes of this mode alone.
+    description: Mode of the nodes to include. By default, the module includes all modes.
     type: str
     choices: [pgpu, vgpu, mps, cgpu]
   used:
     description:
-      - Ask plugins for the memory that containers use. Needs the right to C(get) C(pods/proxy) where they run.
-      - A plugin that does not answer is one of the problems in RV(inspection).
+      - Whether to read from the plugins how much memory containers use. Needs the right to C(get) C(pods/proxy) in
+        O(plugins_namespace).
+      - If a plugin does not answer, RV(inspection) lists that among its problems.
     type: bool
     default: false
   plugins_namespace:
-    description: Where plugins run.
+    description: Namespace of the device plugins.
     type: str
     default: kube-system
   query:
     description:
-      - A JMESPath expression, applied to what RV(inspection) has; its result is RV(result).
+      - JMESPath expression to apply to RV(inspection). RV(result) has the result.
     type: str
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
@@ -57,7 +58,7 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ seen.details }}"
 
-- name: Name the pods on GPUs that are not well
+- name: List the pods on unhealthy GPUs
   accel.kubernetes.gpu_inspect_info:
     query: "nodes[].gpus[?health != 'healthy'][].containers[].[namespace, pod]"
   register: endangered
@@ -66,17 +67,17 @@ EXAMPLES = r"""
 RETURN = r"""
 inspection:
   description:
-    - Nodes with their GPUs and containers, and pods that wait.
-    - Sizes are bytes, cores percent of one GPU, what is not known is null.
+    - Nodes with their GPUs and containers, and pending pods.
+    - Sizes are in bytes, and cores in percent of one GPU. An unknown value is null.
   returned: success
   type: dict
   contains:
     version:
-      description: Of this structure. It grows when a key changes its meaning or goes.
+      description: Version of this structure. The number grows when a key is removed or changes its meaning.
       type: int
       sample: 1
     nodes:
-      description: By name.
+      description: Nodes, sorted by name.
       type: list
       elements: dict
     waiting:
@@ -84,7 +85,7 @@ inspection:
       type: list
       elements: dict
     totals:
-      description: Sums over all GPUs, unlike ones too.
+      description: Sums over all GPUs of all models.
       type: dict
       sample:
         gpus: 2
@@ -94,15 +95,15 @@ inspection:
         memory_bytes: 171798691840
         allocated_bytes: 8589934592
     problems:
-      description: What is not known, one sentence each.
+      description: Values that are unknown, each with its cause.
       type: list
       elements: str
 complete:
-  description: Whether nothing is unknown.
+  description: Whether every value is known.
   returned: success
   type: bool
 result:
-  description: What O(query) finds.
+  description: Result of O(query).
   returned: when O(query) is given
   type: raw
 summary:
@@ -116,7 +117,7 @@ details:
   type: list
   elements: str
 csv:
-  description: One row a container and GPU, as text.
+  description: CSV text with one row for each container and GPU.
   returned: success
   type: str
 """

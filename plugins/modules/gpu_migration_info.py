@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_migration_info
-short_description: Find out what it takes to take GPU nodes over from another device plugin
+short_description: List what a migration of GPU nodes from another device plugin changes
 version_added: 0.1.0
 description:
   - Finds NVIDIA's device plugin and GPU operator, tkestack gpu-manager, HAMi and Alibaba's gpushare by their

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_share_check
-short_description: Prove what a share of a GPU is, in pods
+short_description: Prove the limits of a GPU share in pods
 version_added: 0.1.0
 description:
   - Runs a pod with a share of a GPU alone, and then two of them on the same GPU. Each tells what it sees of the GPU,
@@ -41,7 +41,7 @@ options:
     type: str
     default: nvidia
   plugins_namespace:
-    description: Where plugins run, and the pods too.
+    description: Namespace of the device plugins. The module runs its pods there.
     type: str
     default: kube-system
   start_timeout:
@@ -49,7 +49,7 @@ options:
     type: int
     default: 300
   json_file:
-    description: Where to write RV(report) as JSON.
+    description: Path of the JSON file to write RV(report) to.
     type: path
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
@@ -98,11 +98,11 @@ report:
   type: dict
   contains:
     version:
-      description: Of this structure. It grows when a key changes its meaning or goes.
+      description: Version of this structure. The number grows when a key is removed or changes its meaning.
       type: int
       sample: 1
     node:
-      description: Where the pods ran.
+      description: Node that the pods ran on.
       type: str
       sample: gpu-2
     gpu:
@@ -110,7 +110,7 @@ report:
       type: str
       sample: NVIDIA A100 80GB PCIe
     driver:
-      description: Its driver.
+      description: Version of the driver on the node.
       type: str
       sample: 580.95.05
     mode:
@@ -122,11 +122,11 @@ report:
       type: dict
       sample: {cores: 25, memory_bytes: 21206401024}
     rows:
-      description: What each pod told, with its C(setting), C(pod), C(checks), and C(figures).
+      description: Report of each pod, with its C(setting), C(pod), C(checks), and C(figures).
       type: list
       elements: dict
     problems:
-      description: What does not hold, or is not known, one sentence each.
+      description: Limits that did not hold, and values that are unknown, one sentence each.
       type: list
       elements: str
 complete:

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_support_bundle
-short_description: Put what tells about a cluster's GPUs into one archive, without secrets
+short_description: Collect data about a cluster's GPUs in one archive, without secrets
 version_added: 0.1.0
 description:
-  - Collects data from the API server into one tar.gz where the module runs. These are versions, allocations of GPUs,
-    a diagnosis, nodes, workloads, ConfigMaps and pods of this collection, their events, the ends of their logs, and
-    metrics of the plugins.
+  - Collects data from the API server, and writes it to one tar.gz on the host that runs the module.
+  - The data are versions, GPU allocations, a diagnosis, nodes, and metrics of the plugins. They are also the
+    workloads, ConfigMaps, and pods of this collection, with their events and the ends of their logs.
   - Never reads Secrets. Leaves out values of environment variables, except those known to be harmless. Removes
     everything that looks like or is named a password, token, key, certificate, or URL with a password.
-  - With O(pod) that pod is in the archive, too; with O(node), or a pod that has a node, no other node is.
-  - The archive's C(manifest.json) lists what is in it, and what could not be had.
+  - O(pod) adds this pod to the archive. With O(node), or a pod that has a node, the archive contains this node alone.
+  - The archive's C(manifest.json) lists its files, and the data that the module could not read.
 options:
   path:
-    description: The archive. It is replaced as a whole, and its owner alone may read it.
+    description: Path of the archive. The module replaces the file at once. Only its owner can read it.
     type: path
     required: true
 extends_documentation_fragment:
@@ -34,7 +34,7 @@ attributes:
     support: none
   idempotent:
     support: partial
-    details: The archive is the same while the cluster tells the same, which logs and metrics seldom do.
+    details: The archive changes when data of the cluster change. Logs and metrics usually do.
   platform:
     support: full
     platforms: posix
@@ -53,23 +53,23 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: Where the archive is.
+  description: Path of the archive.
   returned: success
   type: str
   sample: /home/me/gpu-support.tar.gz
 bytes:
-  description: Its size.
+  description: Size of the archive.
   returned: success
   type: int
   sample: 84213
 contents:
-  description: What is in it.
+  description: Names of the files in the archive.
   returned: success
   type: list
   elements: str
   sample: [diagnosis.json, inspection.json, logs/kube-system_gpu-manager-daemonset-x_kube-accel.log, versions.json]
 problems:
-  description: What could not be had, one sentence each.
+  description: Data that the module could not read, each with its cause.
   returned: success
   type: list
   elements: str

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_usage_report
-short_description: Report the GPU-hours that namespaces had, used and owe
+short_description: Report the GPU-hours that namespaces allocated, used, and owe
 version_added: 0.1.0
 description:
   - Reports GPU-hours by namespace, mode and model, with what was used of them, what was idle, and what they cost.
@@ -57,10 +57,11 @@ options:
       - Without this file and without Prometheus, amounts count from the start of the plugins' ledgers.
     type: path
   keep:
-    description: Where to keep what plugins tell now, for O(since) of a later report. Without Prometheus alone.
+    description: Path of the file that keeps the counters of the plugins for O(since) of a later report. Only without
+      Prometheus.
     type: path
   plugins_namespace:
-    description: Where plugins run.
+    description: Namespace of the device plugins.
     type: str
     default: kube-system
   nodes_come_and_go:
@@ -83,7 +84,7 @@ options:
     type: dict
     default: {}
   currency:
-    description: What prices are in, for people to read.
+    description: Currency of the prices, as the report shows it.
     type: str
     default: ""
   unit_label:
@@ -102,7 +103,7 @@ options:
     type: str
     default: 1h
   html_file:
-    description: Where to write the report as one HTML document with charts. The directory must be there.
+    description: Path of the HTML document with charts to write. The directory must exist.
     type: path
   csv_file:
     description:
@@ -110,7 +111,7 @@ options:
         is C(unit).
     type: path
   json_file:
-    description: Where to write RV(report) as JSON.
+    description: Path of the JSON file to write RV(report) to.
     type: path
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
@@ -166,7 +167,7 @@ report:
   type: dict
   contains:
     version:
-      description: Of this structure. It grows when a key changes its meaning or goes.
+      description: Version of this structure. The number grows when a key is removed or changes its meaning.
       type: int
       sample: 1
     start:
@@ -238,11 +239,11 @@ report:
       type: list
       elements: dict
     problems:
-      description: What is not known, one sentence each.
+      description: Values that are unknown, each with its cause.
       type: list
       elements: str
     notes:
-      description: What else to know.
+      description: Notes on the figures.
       type: list
       elements: str
 complete:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kubelet_info
-short_description: Find out how a node's kubelet places containers on NUMA nodes
+short_description: Read how a node's kubelet places containers on NUMA nodes
 version_added: 0.1.0
 description:
   - Reads C(configz) of a node's kubelet, through the API server's proxy for nodes. The user of the kubeconfig may

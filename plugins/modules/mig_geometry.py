@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mig_geometry
-short_description: Cut a machine's GPUs by MIG
+short_description: Divide a machine's GPUs by MIG
 version_added: 0.1.0
 description:
   - Makes MIG mode and MIG devices of the GPUs what a named configuration says. The configurations are those of

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_condition
-short_description: Take a condition from a node
+short_description: Remove a condition from a node
 version_added: 0.1.0
 description:
-  - Removes a condition from a node's status that its author left behind, such as C(GpusHealthy) of a device plugin
-    that was killed. If the condition or the node does not exist, nothing changes.
+  - Removes a condition from a node's status. Use it for a condition whose program is gone, such as C(GpusHealthy) of a
+    device plugin that was killed.
+  - If the condition or the node does not exist, the module changes nothing.
 options:
   node:
     description: Name of the node.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_image
-short_description: Bring an image to a Kubernetes node without a registry
+short_description: Load an image on a Kubernetes node without a registry
 version_added: 0.1.0
 description:
   - Imports an archive as M(accel.kubernetes.oci_archive) writes it into the container runtime that kubelet uses, and

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_taint
-short_description: Keep one taint on a node, beside those of others
+short_description: Set or remove one taint of a node
 version_added: 0.1.0
 description:
   - Adds a taint to a node, replaces the one that an earlier run added, or removes it.

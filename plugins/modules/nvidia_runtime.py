@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_runtime
-short_description: Make a container runtime know the NVIDIA runtime
+short_description: Add the NVIDIA runtime to a container runtime
 version_added: 0.1.0
 description:
   - Adds the NVIDIA container runtime to the configuration of containerd, Docker, CRI-O, k3s, rke2 or microk8s, or

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_packages_info
-short_description: Find out which Python packages the interpreter of modules has
+short_description: List the Python packages of the interpreter that runs modules
 version_added: 0.1.0
 description:
   - Looks for packages where modules run, which on the controller need not be the Python that runs Ansible.

@@ -6,44 +6,47 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: scheduler_extender
-short_description: Make kube-scheduler call extenders and pack GPUs
+short_description: Configure kube-scheduler to call extenders and to pack GPUs
 version_added: 0.1.0
 description:
-  - Merges scheduler extenders and bin packing of resources into a KubeSchedulerConfiguration (version v1), and has
-    kube-scheduler read it, which is a static pod, or part of k3s or rke2.
-  - A configuration of version v1beta2 or v1beta3 is converted to v1, and RV(converted) says what v1 has otherwise. A
-    field for which v1 has nothing is refused by its name. O(state=absent) brings the older file back if the
-    kube-scheduler that runs reads it.
-  - If kube-scheduler is given a configuration with C(--config), that file is merged into. Otherwise one is written to
-    O(scheduler_config_path) and, for a static pod, mounted into it.
-  - Extenders are matched by address and managed resources. Extenders, profiles and comments of others stay.
-  - The result is checked against the fields of the API first, as kube-scheduler does not start with an unknown one.
-  - An annotation with the checksum of the configuration lets kubelet restart the scheduler when only that has changed.
-  - On k3s and rke2 the command line comes from settings, to which a file C(config.yaml.d/zz-kube-accel.yaml) is added,
-    and their service is restarted. Running pods stay.
-  - The whole change is one transaction on the host. The module keeps the previous bytes in O(backup_dir), never
-    beside the manifest, where kubelet would run them. It replaces both files atomically. kube-scheduler must restart
-    and become healthy, and a scheduler must renew the Lease of the leader election. On any failure, the module
-    restores the previous files. If the run is cut off, a systemd timer restores them, or the next run on hosts
-    without systemd.
+  - Adds scheduler extenders and bin packing of resources to the KubeSchedulerConfiguration (version v1) of
+    kube-scheduler. kube-scheduler runs as a static pod, or as a part of k3s or rke2.
+  - The module edits the file that kube-scheduler reads with C(--config). If kube-scheduler has no such file, the module
+    writes O(scheduler_config_path), and mounts it into a static pod.
+  - The module converts a file of version v1beta2 or v1beta3 to v1, and lists the differences in RV(converted). It
+    refuses a field that v1 does not have. O(state=absent) restores the older file if the running kube-scheduler can
+    read it.
+  - The module recognizes its extenders by address and managed resources. It keeps other extenders, profiles, and
+    comments.
+  - The module validates the result first, because kube-scheduler does not start with an unknown field.
+  - The module writes the checksum of the configuration to an annotation of the static pod. So kubelet restarts
+    kube-scheduler even if only the configuration changes.
+  - On k3s and rke2, the module writes the settings to C(config.yaml.d/zz-kube-accel.yaml), and restarts the service.
+    Running pods keep running.
+  - The change is one transaction on the host. The module keeps the previous files in O(backup_dir), and replaces both
+    files atomically. kube-scheduler must restart and become healthy, and a scheduler must renew the Lease of the leader
+    election.
+  - On any failure, the module restores the previous files. If the run is interrupted, a systemd timer restores them. On
+    hosts without systemd, the next run does.
   - The first run keeps both original files. O(state=absent) restores exactly these bytes if nothing else has changed
     the files since. Otherwise it removes only the module's own settings.
-  - The module asks the kube-scheduler at C(/configz) which extenders and bin packing it uses, after a restart and if
-    nothing has to change. If a restarted one uses others, the module restores the previous files. kube-scheduler
-    answers administrators, so the module uses the client certificate of C(/etc/kubernetes/super-admin.conf),
+  - After a restart, and if nothing changes, the module reads from C(/configz) which extenders and bin packing
+    kube-scheduler uses. If these differ after a restart, the module restores the previous files.
+  - To read C(/configz), the module uses the client certificate of C(/etc/kubernetes/super-admin.conf),
     C(/etc/kubernetes/admin.conf), C(/etc/rancher/k3s/k3s.yaml), or C(/etc/rancher/rke2/rke2.yaml). If kube-scheduler
     accepts none of them, the command line of its process must name the configuration. The kube-scheduler of k3s has
     no separate process. The module warns about settings that it could not read back.
-  - Before it writes anything, the module refuses settings that would override its own, and names the file and the
-    remedy. These are a later C(--config), a shell that starts kube-scheduler, other mounts in the same place, and a
-    second manifest of the pod. On k3s and rke2, they are the command line of systemd's unit or drop-ins, and later
-    settings files. The module also refuses a profile that does not score nodes by C(NodeResourcesFit).
-  - The module reads values as Kubernetes does, such as C(yes) or C(010). It rewrites only lines that change. It
-    writes out an alias for a value that changes. It does not edit values from a merge key (C(<<)) or an explicit key
-    (C(?)).
+  - Before the module writes anything, it refuses settings that would override its own, and names the file and the
+    remedy. For a static pod, these are a later C(--config), a shell that starts kube-scheduler, other mounts in the
+    same place, and a second manifest of the pod. On k3s and rke2, they are the command line of systemd's unit or
+    drop-ins, and later settings files.
+  - The module refuses a profile that does not score nodes by C(NodeResourcesFit).
+  - The module reads values such as C(yes) or C(010) as Kubernetes does. It rewrites only lines that change. If a value
+    of an alias changes, the module writes the value in place of the alias. It does not edit values from a merge key
+    (C(<<)) or an explicit key (C(?)).
   - The module refuses MicroK8s. Run a second kube-scheduler there.
-  - The directory in which k3s and rke2 keep their data is the one that their settings, their command line or a variable
-    name.
+  - The module takes the data directory of k3s and rke2 from their settings, their command line, or an environment
+    variable.
 requirements:
   - ruamel.yaml on the target (package C(python3-ruamel.yaml) or C(python3-ruamel-yaml))
   - PyYAML on the target (package C(python3-yaml)) where ruamel.yaml has no parser in C and files are big; a

@@ -19,6 +19,11 @@ ROOT = Path(__file__).parents[3]
 SPECS = sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
 PLUGINS = sorted(path for kind in ("modules", "filter", "doc_fragments") for path in ROOT.glob(f"plugins/{kind}/*.py"))
 DESCRIBES = ("description", "short_description", "details")
+VERBS = (
+    *("Add", "Assemble", "Check", "Collect", "Compare", "Configure", "Create", "Divide", "Find", "List", "Load"),
+    *("Measure", "Plan", "Prove", "Read", "Remove", "Report", "Return", "Set"),
+)
+"""What a plugin can do."""
 
 
 def described(document: Any) -> Iterator[str]:
@@ -62,6 +67,15 @@ def test_descriptions_of_plugins_are_plain(path: Path) -> None:
     texts = [text for document in documents(path) for text in described(document)]
     assert texts
     assert [complaint for text in texts for complaint in complaints_of_description(text)] == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PLUGINS if path.parent.name != "doc_fragments"], ids=lambda path: path.stem
+)
+def test_plugin_is_described_by_verb_and_object(path: Path) -> None:
+    """``ansible-doc -l`` lists these descriptions alone."""
+    (described_by,) = [document["short_description"] for document in documents(path) if "short_description" in document]
+    assert described_by.split()[0] in VERBS, described_by
 
 
 def test_help_of_commands_is_plain() -> None:
