@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ All entry points of a role take the same variables unless a table of its own fol
 groups. It is the one variable without the name of a role, and sets `gpu_plugins_mode`.
 """
 _MARKUP = re.compile(r"\b([CVOM])\(([^)]*)\)")
+_SENTENCE = re.compile(r"(?<=\.)\s+(?=[`A-Z0-9])")
+_LONGEST_ROW = 300
+"""Characters of a row. Of a longer one, a list below the table has the rest."""
 _LONGEST = 100
 _LONGEST_EXPRESSION = 60
 """Characters of a default that are shown."""
@@ -41,7 +45,7 @@ def _role(root: Path, role: str) -> list[str]:
     main = specs["main"]["options"]
     defaults = yaml.safe_load((root / "roles" / role / "defaults/main.yml").read_text()) or {}
     lines = [f"## [{role}](../roles/{role}/README.md)", "", "| Entry point | What it does |", "|---|---|"]
-    lines += [f"| `{entry}` | {_text(spec['short_description'])} |" for entry, spec in specs.items()]
+    lines += [f"| `{entry}` | {_cell(_text(spec['short_description']))} |" for entry, spec in specs.items()]
     lines += ["", *_table(main, role, defaults)]
     for entry, spec in specs.items():
         if spec.get("options", {}) != main:
@@ -50,12 +54,24 @@ def _role(root: Path, role: str) -> list[str]:
 
 
 def _table(options: Mapping[str, Any], role: str, defaults: Mapping[str, Any]) -> list[str]:
-    cells = [
-        (f"`{name}`", _type(each), _default(name, each, role, defaults), _meaning(each))
-        for name, each in options.items()
-    ]
-    rows = [f"| {' | '.join(row)} |" for row in cells]
-    return ["| Variable | Type | Default | Meaning |", "|---|---|---|---|", *rows, ""]
+    rows, more = [], []
+    for name, each in options.items():
+        meaning = _meaning(each)
+        cells = (f"`{name}`", _type(each), _default(name, each, role, defaults))
+        row = f"| {' | '.join((*cells, _cell(meaning)))} |"
+        if len(row) > _LONGEST_ROW:
+            first, rest = _SENTENCE.split(meaning, maxsplit=1)
+            row = f"| {' | '.join((*cells, _cell(first)))} More below. |"
+            more.append(_item(f"`{name}`: {rest}"))
+        rows.append(row)
+    return ["| Variable | Type | Default | Meaning |", "|---|---|---|---|", *rows, "", *more, *[""] * bool(more)]
+
+
+def _item(text: str) -> str:
+    """Return the text as an item of a list."""
+    return textwrap.fill(
+        text, 118, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _type(option: Mapping[str, Any]) -> str:
@@ -79,12 +95,12 @@ def _meaning(option: Mapping[str, Any]) -> str:
     said = option["description"]
     text = _text(said if isinstance(said, str) else " ".join(said))
     if "choices" in option:
-        text += " One of " + ", ".join(f"`{_cell(str(each))}`" for each in option["choices"]) + "."
+        text += " One of " + ", ".join(f"`{each}`" for each in option["choices"]) + "."
     return text + (" Never shown." if option.get("no_log", False) else "")
 
 
 def _text(text: str) -> str:
-    return _cell(_MARKUP.sub(r"`\2`", " ".join(text.split())))
+    return _MARKUP.sub(r"`\2`", " ".join(text.split()))
 
 
 def _cell(text: str) -> str:

@@ -88,7 +88,8 @@ def test_entry_point_with_own_variables_has_its_own_table(tmp_path: Path) -> Non
         meta = tmp_path / "roles" / role / "meta"
         meta.mkdir(parents=True)
         option = {"type": "list", "elements": "str", "choices": ["a|b", "c"], "description": ["Takes V(c)", "or O(x)."]}
-        more = {"main": {"x": option}, "uninstall": {"x": {"required": True, "description": "It."}}}
+        long = {"description": ["Has a length.", "Of V(a|b)" + " words" * 60 + "."], "default": 1}
+        more = {"main": {"x": option, "z": long}, "uninstall": {"x": {"required": True, "description": "It."}}}
         specs = {entry: {"short_description": entry, "options": options} for entry, options in more.items()}
         (meta / "argument_specs.yml").write_text(yaml.safe_dump({"argument_specs": specs}))
         (meta.parent / "defaults").mkdir()
@@ -98,3 +99,7 @@ def test_entry_point_with_own_variables_has_its_own_table(tmp_path: Path) -> Non
     assert "| `x` | list of str | see [defaults](../roles/driver/defaults/main.yml) | Takes `c` or `x`." in main
     assert "One of `a\\|b`, `c`." in main
     assert "| `x` | str | **required** | It. |" in uninstall
+    # What is too long for a row follows the table.
+    assert "| `z` | str | `1` | Has a length. More below. |" in main
+    assert "\n\n- `z`: Of `a|b` words" in main
+    assert " ".join(main.split()).count(" words") == 60
