@@ -13,17 +13,22 @@ import pytest
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 PAGES = [ROOT / "docs/explanation" / name for name in ("isolation.md", "security-model.md")]
+LIST = ROOT / "docs/measurements/attacks.md"
 NOT_SHOWN = "nothing: it succeeds"
-"""In the last cell of an attempt that succeeds."""
+"""Stands for the tests of an attempt that succeeds."""
 
 
 def attempts() -> Iterator[tuple[str, str]]:
-    """What is tried and what shows how that ends: first and last cells of the tables whose last column says so."""
-    text = "\n".join(page.read_text() for page in PAGES)
-    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        header, _, *rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in table.splitlines()]
-        if header[-1] == "Shown by":
-            yield from ((row[0], row[-1]) for row in rows)
+    """What is tried, and what shows how that ends, as the list has it."""
+    for item in re.findall(r"^- (.*\n(?:  .*\n)*)", LIST.read_text(), re.MULTILINE):
+        attempt, shown = re.fullmatch(rf"(.+?): (`(?:test_|make ).*|{NOT_SHOWN})", " ".join(item.split())).groups()  # type: ignore[union-attr]
+        yield attempt, shown
+
+
+def tables(page: Path) -> list[list[str]]:
+    """The attempts of each table of a page."""
+    found = re.findall(r"^\| [^|]+ \| Result \|\n\|.*\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
+    return [[line[2:].split(" | ")[0] for line in rows.splitlines()] for rows in found]
 
 
 def is_mark(node: ast.AST) -> bool:
@@ -51,7 +56,15 @@ FOUND = {path: dict(attacks(path)) for path in sorted(TESTS.rglob("test_*.py"))}
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_has_attempts_that_tests_make(page: Path) -> None:
-    assert page.read_text().count("| Shown by |") > 2
+    listed = {attempt for attempt, _ in attempts()}
+    told = [rows for rows in tables(page) if listed.intersection(rows)]
+    assert len(told) > 2
+    assert {attempt for rows in told for attempt in rows} - listed == set(), f"name their tests in {LIST.name}"
+
+
+def test_the_list_of_attacks_has_no_others() -> None:
+    told = {attempt for page in PAGES for rows in tables(page) for attempt in rows}
+    assert {attempt for attempt, _ in attempts()} - told == set()
 
 
 @pytest.mark.parametrize(("attempt", "shown"), list(attempts()))
@@ -73,4 +86,4 @@ def test_an_attempt_is_made_by_a_test(attempt: str, shown: str) -> None:
 @pytest.mark.parametrize("path", [path for path in FOUND if path.parent.name == "attacks"], ids=lambda path: path.stem)
 def test_a_file_of_attacks_is_told_of(path: Path) -> None:
     told = {name for _, shown in attempts() for name in re.findall(r"`(test_\w+(?:\.py)?)`", shown)}
-    assert path.name == "test_attackers.py" or told & {path.name, *FOUND[path]}, "name a test of it in docs/explanation"
+    assert path.name == "test_attackers.py" or told & {path.name, *FOUND[path]}, f"name a test of it in {LIST.name}"
