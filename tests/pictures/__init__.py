@@ -31,6 +31,8 @@ from demo.picture import picture
 from unit.plugins.usage_data import GIB, H100, T4, Node, Scrapes, share
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+REPORTS = {"report.png": False, "report-dark.png": True}
+"""Photographs of the report, and whether each has the dark theme."""
 SIZE = (1000, 1335)
 """The size of the photograph, in pixels."""
 _HOUR = 3600
@@ -104,8 +106,8 @@ def browser() -> str | None:
     return next((found for found in map(shutil.which, names) if found is not None), None)
 
 
-def photograph(html: str, image: Path) -> None:
-    """The page as a browser shows it by day. Raises where there is no browser, or it fails."""
+def photograph(html: str, image: Path, *, dark: bool = False) -> None:
+    """The page as a browser shows it by day, or at night. Raises where there is no browser, or it fails."""
     program = browser()
     if program is None:
         raise FileNotFoundError("no Chromium on PATH")
@@ -118,6 +120,7 @@ def photograph(html: str, image: Path) -> None:
             "--no-sandbox",
             "--disable-gpu",
             "--hide-scrollbars",
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             f"--user-data-dir={directory}/profile",
         ]
         command = [program, *flags, size, f"--screenshot={made}", source.as_uri()]

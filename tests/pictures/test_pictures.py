@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pictures import IMAGES, SIZE, allocation, browser, is_of, photograph, report
+from pictures import IMAGES, REPORTS, SIZE, allocation, browser, is_of, photograph, report
 
 LARGEST = 150 * 1024
 
@@ -17,8 +17,9 @@ def test_the_picture_of_who_has_what_is_not_old() -> None:
     assert (IMAGES / "allocation.svg").read_text() == allocation(), "make it anew: make pictures"
 
 
-def test_the_picture_of_the_report_is_not_old() -> None:
-    png = (IMAGES / "report.png").read_bytes()
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_picture_of_the_report_is_not_old(name: str) -> None:
+    png = (IMAGES / name).read_bytes()
     assert is_of(png, report()), "make it anew: make pictures"
     assert not is_of(png, report().replace("vision", "visions"))
     assert struct.unpack(">II", png[16:24]) == SIZE

@@ -8,6 +8,8 @@ extensions = ["myst_parser", "sphinx_antsibull_ext"]
 html_theme = "furo"
 html_title = project
 html_static_path = ["_static"]
+# Pictures of the dark theme, which pages name in HTML.
+html_extra_path = ["extra"]
 html_css_files = ["docsite.css"]
 html_copy_source = False
 html_show_sphinx = False

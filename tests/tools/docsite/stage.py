@@ -28,6 +28,8 @@ SECTIONS = {
     "Project": ["CHANGELOG.rst", "CONTRIBUTING.md", "SECURITY.md", "roles/*/files/*/*/README.md"],
 }
 """The navigation, by patterns of pages; a page is in the first section that has it."""
+IMAGES = "docs/images"
+"""Folder of the pictures, which HTML in pages names by its place."""
 _LIST = "index.md"
 """Name of a page that lists the files of a folder."""
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
@@ -41,6 +43,7 @@ def stage(target: Path, root: Path = links.ROOT) -> None:
     with (target / "README.md").open("a") as first:
         first.write("".join(_tree(caption, found) for caption, found in navigation(target).items()))
     shutil.copytree(HERE / "_static", target / "_static")
+    shutil.copytree(root / IMAGES, target / "extra" / IMAGES)
     shutil.copy(HERE / "conf.py", target)
 
 

@@ -36,6 +36,16 @@ def test_links_of_laid_out_pages_resolve(laid_out: Path) -> None:
     assert list(links.complaints([path for path in laid_out.rglob("*") if path.is_file()])) == []
 
 
+def test_pictures_of_the_dark_theme_are_where_pages_name_them(laid_out: Path) -> None:
+    named = [
+        (page.parent / name).resolve().relative_to(laid_out)
+        for page in laid_out.rglob("*.md")
+        for name in re.findall(r'srcset="([^"]+)"', page.read_text())
+    ]
+    assert named
+    assert [name for name in named if not (laid_out / "extra" / name).is_file()] == []
+
+
 def test_a_link_to_a_folder_leads_to_a_list_of_its_files(laid_out: Path) -> None:
     listed = (laid_out / "examples/index.md").read_text()
     assert "- [inventory.yml](inventory.yml)" in listed
