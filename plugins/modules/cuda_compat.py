@@ -34,11 +34,11 @@ options:
     type: dict
     suboptions:
       name:
-        description: Its name.
+        description: Name of the pod.
         type: str
         required: true
       namespace:
-        description: Its namespace.
+        description: Namespace of the pod.
         type: str
         default: default
       read_image:

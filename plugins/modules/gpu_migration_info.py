@@ -25,7 +25,7 @@ options:
         type: str
         required: true
       mode:
-        description: What it is to serve.
+        description: Mode that the node will serve.
         type: str
         choices: [pgpu, vgpu, mps, cgpu]
         required: true
@@ -35,16 +35,16 @@ options:
         type: dict
         default: {}
       memory_bytes:
-        description: Memory of its smallest GPU. With 0 the node's label C(nvidia.com/gpu.memory) is believed.
+        description: Memory of the smallest GPU of the node. With 0, the module uses the label C(nvidia.com/gpu.memory).
         type: int
         default: 0
       gpus:
-        description: Its GPUs, as module M(accel.kubernetes.nvml_facts) returns them, those that are left out too.
+        description: GPUs of the node, as M(accel.kubernetes.nvml_facts) returns them, including excluded ones.
         type: list
         elements: dict
         default: []
   plugins_namespace:
-    description: Where our plugins run.
+    description: Namespace of the device plugins of this collection.
     type: str
     default: kube-system
   strand:

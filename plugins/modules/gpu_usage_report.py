@@ -11,33 +11,33 @@ version_added: 0.1.0
 description:
   - Reports GPU-hours by namespace, mode and model, with what was used of them, what was idle, and what they cost.
   - Reads the counters that plugins keep, from Prometheus or, without O(prometheus_url), from the plugins themselves.
-  - Amounts are differences of counters as they were read last before both ends of the period. Nothing is extrapolated,
-    so periods that follow each other leave nothing out and count nothing twice.
-  - What was allocated and what was free come to what there was, for each model.
+  - Amounts are differences between the last counters before the start and before the end of the period. The module does
+    not extrapolate. So consecutive periods count everything once.
+  - For each model, allocated and free GPU-hours add up to the capacity.
   - Changes only its output files.
 options:
   prometheus_url:
-    description: Where Prometheus is, or what speaks its HTTP API, with the path before C(/api).
+    description: URL of Prometheus, or of a server with its HTTP API, with the path before C(/api).
     type: str
   prometheus_token_file:
-    description: A file with the bearer token to send.
+    description: Path of the file with the bearer token to send.
     type: path
   prometheus_ca_file:
-    description: The certificate authority to trust, instead of the system's.
+    description: Path of the file with certificate authorities to trust, instead of the system's.
     type: path
   prometheus_validate_certs:
-    description: Whether the server's certificate has to be valid.
+    description: Whether to verify the server's certificate.
     type: bool
     default: true
   prometheus_selector:
     description:
       - Label matchers that series must have, such as C(job="kube-accel").
-      - Name the plugins' job where tenants have metrics of their own scraped, or a tenant could tell what others used.
-        Name the cluster where Prometheus has several.
+      - If tenants can have metrics of their own scraped, name the job of the plugins. Otherwise, a tenant can report
+        use for others. If Prometheus has several clusters, name the cluster.
     type: str
     default: ""
   prometheus_timeout:
-    description: How many seconds one query may take.
+    description: Timeout of a query in seconds.
     type: int
     default: 60
   start:
@@ -53,7 +53,7 @@ options:
     type: str
   since:
     description:
-      - A file that O(keep) made earlier; the period begins when it was made.
+      - Path of a file that O(keep) wrote. The period begins at the time of this file.
       - Without this file and without Prometheus, amounts count from the start of the plugins' ledgers.
     type: path
   keep:
@@ -66,21 +66,22 @@ options:
     default: kube-system
   nodes_come_and_go:
     description:
-      - Take a node that is silent at an end of the period for one that was not there then, as where nodes are added and
-        removed by load. Otherwise it is one of the problems in RV(report).
+      - Whether a node that is silent at an end of the period did not exist then. Set it if nodes are added and removed
+        by load. Otherwise, RV(report) lists such a node among its problems.
     type: bool
     default: false
   policy:
-    description: What is charged. In each case what is charged and what is not come to what there was.
+    description: Basis of the charge. With each policy, charged and free GPU-hours add up to the capacity.
     type: str
     choices:
-      allocated: What a namespace had, the larger of its parts of cores and memory.
-      used: The time that its kernels ran; what it had where that is not known.
-      memory: Its part of the GPU's memory.
-      spread: What it had, and of what was free in the same day (or hour, in a period of two days at most) its part.
+      allocated: Charge what a namespace allocated, the larger of its parts of cores and memory.
+      used: Charge the time that kernels ran. If this time is unknown, charge what was allocated.
+      memory: Charge the allocated part of the GPU's memory.
+      spread: Charge what was allocated, and a part of what was free on the same day. A period of up to two days counts
+          by hours.
     default: allocated
   prices:
-    description: Price of a GPU-hour by model. A model that is not in it has no cost.
+    description: Price of a GPU-hour by model. A model without a price has no cost.
     type: dict
     default: {}
   currency:
@@ -90,16 +91,17 @@ options:
   unit_label:
     description:
       - A label of namespaces, such as C(example.com/cost-center). The report sums hours and costs by its values.
-      - Namespaces are read from the API server as they are now. Those without the label, and those that are gone, are
-        summed up as a unit without a name.
+      - The module reads the labels from the API server when it runs. Namespaces without the label, and deleted ones,
+        are a unit without a name.
     type: str
     default: ""
   right_size_below:
-    description: Pods whose peak stayed below this percentage of the memory they asked for are listed.
+    description: Percentage of the requested memory. The report lists pods whose peak stayed below it.
     type: int
     default: 30
   right_size_after:
-    description: Pods that were there for less are not judged. Without Prometheus, how long is not known.
+    description: Age of the youngest pods to judge. Without Prometheus, the age is unknown, and the report judges all
+      pods.
     type: str
     default: 1h
   html_file:
@@ -107,8 +109,8 @@ options:
     type: path
   csv_file:
     description:
-      - Where to write it as CSV, one row a day (or hour), namespace, mode and model. With O(unit_label) the last column
-        is C(unit).
+      - Path of the CSV file to write, with one row for each day (or hour), namespace, mode, and model. With
+        O(unit_label), the last column is C(unit).
     type: path
   json_file:
     description: Path of the JSON file to write RV(report) to.

@@ -68,7 +68,7 @@ ansible_facts:
       returned: always
       type: dict
 nvml:
-  description: What NVML says. A value that could not be read is null.
+  description: Facts that NVML reports. A value that could not be read is null.
   returned: always
   type: dict
   contains:
@@ -104,27 +104,27 @@ nvml:
           type: int
           sample: 0
         uuid:
-          description: Its unique name.
+          description: UUID of the GPU or device.
           returned: always
           type: str
           sample: GPU-8f2a1c5e-0b7d-4b53-9a3c-1d2e3f405162
         model:
-          description: Its product name.
+          description: Product name.
           returned: always
           type: str
           sample: NVIDIA H100 80GB HBM3
         memory_bytes:
-          description: Its memory in bytes. That of the host where the GPU has no other (GB10).
+          description: Memory in bytes. If the GPU uses memory of the host (GB10), the memory of the host.
           returned: always
           type: int
           sample: 85520809984
         compute_capability:
-          description: Its CUDA compute capability.
+          description: CUDA compute capability.
           returned: always
           type: str
           sample: "9.0"
         pci_address:
-          description: Its PCI address as in C(sysfs).
+          description: PCI address as in C(sysfs).
           returned: always
           type: str
           sample: "0000:1a:00.0"
@@ -163,17 +163,17 @@ nvml:
           type: int
           sample: 4
         uuid:
-          description: Its unique name.
+          description: UUID of the GPU or device.
           returned: always
           type: str
           sample: GPU-8f2a1c5e-0b7d-4b53-9a3c-1d2e3f405162
         model:
-          description: Its product name.
+          description: Product name.
           returned: always
           type: str
           sample: NVIDIA DGX Display
         pci_address:
-          description: Its PCI address as in C(sysfs).
+          description: PCI address as in C(sysfs).
           returned: always
           type: str
           sample: "0000:c1:00.0"
