@@ -43,6 +43,7 @@ from kube_accel.kube.api import ApiRefusedError
 from kube_accel.kube.client import Credentials, KubeClient
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.plugin.mig import affected
+from kube_accel.plugin.node.pod_warnings import PodWarnings
 from kube_accel.shared.wishes import WISHES, no_effect
 from kube_accel.sharing.assignment import ANNOTATION, pod_annotations
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
@@ -256,6 +257,16 @@ def test_plugin_that_shares_labels_tells_and_removes(cluster: Cluster) -> None:
         assert host.terminate() == 0
         assert not cluster.condition("GpusHealthy")
     assert cluster.refusals("kube-accel-share") == set()
+
+
+def test_plugin_tells_owners_of_pods_what_these_lack(cluster: Cluster) -> None:
+    cluster.pod("bf16", limits=WHOLE, nodeName=NODE, metadata={"annotations": {MIN: "8.0"}})
+    client = cluster.client("kube-accel", NODE)
+    for _start in range(2):
+        PodWarnings(NODE, "nvidia").look(client)
+    found = cluster.admin.get(f"/api/v1/namespaces/{TEAM}/events")["items"]
+    told = sorted(event["reason"] for event in found if event["involvedObject"]["name"] == "bf16")
+    assert told == ["GpuAnnotationsUnheeded", "GpuRuntimeClassMissing"]
 
 
 def test_plugin_that_cuts_gpus_cordons_and_evicts(cluster: Cluster) -> None:

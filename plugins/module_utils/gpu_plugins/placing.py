@@ -7,14 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, List, Mapping, Sequence
 
-from ..shared.asked import asked
 from ..shared.finding import Finding
-from ..shared.registers import mapping, mappings, metadata_of, resources
+from ..shared.registers import mapping, metadata_of, resources
+from ..shared.runtime_class import lacks_class
 
-_HELD = ("nvidia.com/",)
-"""Beginnings of the resources that NVIDIA's runtime brings into a container."""
-_LIMITED = ("nvidia.com/mps-",)
-"""Those of them that are shares, which mounts bring."""
 _ENDED = ("Succeeded", "Failed")
 _SHOWN = 5
 """Pods that are named."""
@@ -95,19 +91,5 @@ def _without_class(seen: PlacingSeen) -> List[str]:
         f"{metadata.get('namespace')}/{metadata.get('name')}"
         for pod in resources(seen.pods)
         for metadata in (metadata_of(pod),)
-        if not mapping(pod.get("spec")).get("runtimeClassName")
-        and mapping(pod.get("status")).get("phase") not in _ENDED
-        and _holds(mapping(pod.get("spec")))
+        if lacks_class(mapping(pod.get("spec"))) and mapping(pod.get("status")).get("phase") not in _ENDED
     ]
-
-
-def _holds(spec: Mapping[str, Any]) -> bool:
-    containers = [*mappings(spec.get("containers")), *mappings(spec.get("initContainers"))]
-    try:
-        return any(asked(container, _is_whole) for container in containers)
-    except ValueError:
-        return False
-
-
-def _is_whole(name: str) -> bool:
-    return name.startswith(_HELD) and not name.startswith(_LIMITED)

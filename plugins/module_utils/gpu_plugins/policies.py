@@ -17,6 +17,7 @@ from ..dcgm_exporter.plan import exporter_server
 from ..shared.modes import RESOURCE
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
+from ..shared.runtime_class import finds_no_driver
 from ..shared.wishes import WISHES, no_effect
 
 _OURS = "app.kubernetes.io/managed-by"
@@ -58,6 +59,8 @@ class Admission:
     """Whether plugins may evict pods. The API server reads pods for the policy about that."""
     warns: bool
     """Whether who makes a pod with whole GPUs and without a runtime class is warned: it finds no driver."""
+    warning_text: str
+    """What that says."""
     unheeded: Mapping[str, str]
     """Expressions of the policy that warns whoever makes a pod with wishes that no extender heeds. Empty for none."""
     names: Sequence[str]
@@ -121,6 +124,7 @@ def admission(seen: AdmissionSeen) -> Admission:
         wanted,
         evicts,
         warns,
+        finds_no_driver(str(seen.options.get("gpu_plugins_runtime_class", "nvidia"))),
         _unheeded() if seen.unextended else {},
         names,
         warning,

@@ -14,6 +14,9 @@ MIN_CUDA = "kube-accel.io/min-cuda"
 WISHES = frozenset({PLACEMENT, USE_MODEL, AVOID_MODEL, USE_UUID, AVOID_UUID, MIN_COMPUTE_CAPABILITY, MIN_CUDA})
 """All annotations by which a pod says which GPU it wants."""
 
+UNHEEDED = "GpuAnnotationsUnheeded"
+"""Reason of the event about a pod whose wishes nobody heeds."""
+
 
 def no_effect(wishes: str, resources: str) -> str:
     """Return what to tell the owner of a pod with these annotations that no extender places; without quotes."""

@@ -58,6 +58,8 @@ TABLE = {
     "plugin/node/labels.py::LabelWriter.run.write": f"{_NODE}::test_an_odd_node_is_labelled_or_told",
     "plugin/node/pending_pods.py::count": "unit/kube_accel/plugin/node/test_pending_pods.py"
     "::test_an_odd_pending_pod_costs_itself_alone",
+    "plugin/node/pod_warnings.py::PodWarnings.look": "unit/kube_accel/plugin/node/test_pod_warnings.py"
+    "::test_an_odd_pod_of_the_node_costs_itself_alone",
     "plugin/mig/drain.py::Drain.empty": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
     "plugin/mig/drain.py::Drain.listed": _KUBELET,
     "plugin/mig/drain.py::Drain.pods": f"{_MIG}::test_who_still_leaves_a_node_is_known_beside_an_odd_pod",

@@ -164,6 +164,22 @@ def test_counters_are_read_where_asked_for_by_who_may(container: Any, mode: str)
 
 
 @pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({}, True),
+        ({"mode": "vgpu"}, False),
+        ({"container_runtime_default": True}, False),
+        ({"gpu_plugins_device_list_strategy": ["cdi-cri"]}, False),
+        ({"gpu_plugins_metrics_pending": False}, False),
+        ({"gpu_plugins_extender_coming": True}, False),
+    ],
+)
+def test_plugin_knows_the_runtime_class_that_pods_need(container: Any, variables: dict[str, Any], told: bool) -> None:
+    found, _ = container(**variables)
+    assert ("--runtime-class=nvidia" in found["command"]) is told
+
+
+@pytest.mark.parametrize(
     ("variables", "counts"),
     [
         ({}, True),

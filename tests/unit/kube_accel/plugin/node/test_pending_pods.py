@@ -14,6 +14,7 @@ import trustme
 
 from kube_accel.plugin.node import pending_pods
 from kube_accel.plugin.node.pending_pods import PendingPods
+from kube_accel.plugin.node.pod_warnings import PodWarnings
 from unit.kube_accel.api_server import ApiServer, service_account, serving
 from waiting import wait
 
@@ -43,7 +44,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
 def pending(tmp_path: Path, server: ApiServer) -> Iterator[PendingPods]:
     """A running counter."""
     stop = threading.Event()
-    found = PendingPods(tmp_path / "account", stop)
+    found = PendingPods(tmp_path / "account", PodWarnings("node-1", "nvidia"), stop)
     thread = threading.Thread(target=found.run)
     thread.start()
     yield found
@@ -57,8 +58,8 @@ def test_pods_without_a_node_are_counted_by_mode(server: ApiServer, pending: Pen
     placed = pod("placed", whole, node="gpu-1")
     server.node = listed(pod("a", whole), pod("b", whole), pod("c", share, "other"), pod("web", {"cpu": "1"}), placed)
     wait(lambda: pending.counts == {("team", "pgpu"): 2, ("other", "cgpu"): 1}, "the counts")
-    query = parse_qs(urlsplit(server.requests[-1].path).query)
-    assert query == {"fieldSelector": ["spec.nodeName=,status.phase=Pending"], "resourceVersion": ["0"]}
+    queries = [parse_qs(urlsplit(asked.path).query) for asked in server.requests if asked.method == "GET"]
+    assert queries[0] == {"fieldSelector": ["spec.nodeName=,status.phase=Pending"], "resourceVersion": ["0"]}
 
 
 def test_counts_are_unknown_while_no_pods_are_listed(server: ApiServer, pending: PendingPods) -> None:
@@ -79,6 +80,6 @@ def test_an_odd_pending_pod_costs_itself_alone(server: ApiServer, pending: Pendi
 
 def test_without_an_api_server_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    found = PendingPods(tmp_path, threading.Event())
+    found = PendingPods(tmp_path, PodWarnings("node-1", ""), threading.Event())
     found.run()
     assert not found.asked

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kube_accel.shared.asked import names_asked
-from kube_accel.shared.wishes import WISHES, no_effect
+from kube_accel.shared.wishes import UNHEEDED, WISHES, no_effect
 from kube_accel.sharing.assignment import ANNOTATION
 
-REASON: Final = "GpuAnnotationsUnheeded"
+REASON: Final = UNHEEDED
 OURS: Final = frozenset({ANNOTATION, "kube-accel.io/quota-changed", "kube-accel.io/room-found"})
 """What the extender itself writes to pods."""
 _PREFIX = "kube-accel.io/"

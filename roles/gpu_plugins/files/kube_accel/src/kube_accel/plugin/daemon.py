@@ -442,8 +442,10 @@ class Daemon:
         )
         if options.metrics_pending:
             from kube_accel.plugin.node.pending_pods import PendingPods
+            from kube_accel.plugin.node.pod_warnings import PodWarnings
 
-            self._pending = PendingPods(options.service_account_dir, self._stop)
+            warnings = PodWarnings(options.node_name, options.runtime_class)
+            self._pending = PendingPods(options.service_account_dir, warnings, self._stop)
         return Collector(collecting, self._gpus, tenancy, LedgerBooks(ledger), self._served.services, self._pending)
 
     def _record_whole(self, inventory: Inventory | None) -> None:

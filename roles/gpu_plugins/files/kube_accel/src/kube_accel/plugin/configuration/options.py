@@ -99,7 +99,10 @@ class PluginOptions:
     metrics_profiling: bool = False
     """Read counters of GPUs' parts, where there are any."""
     metrics_pending: bool = False
-    """Count the cluster's pods that ask for GPUs and have no node, since no extender does."""
+    """Count the cluster's pods that ask for GPUs and have no node, and tell owners of the node's what their pods lack,
+    since no extender does."""
+    runtime_class: str = ""
+    """What pods with whole GPUs have to name; empty where they need none."""
 
 
 def check_directories(options: PluginOptions) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the cluster's pods that ask for GPUs and have no node, where no extender does.
+"""Counts the cluster's pods that ask for GPUs and have no node, where no extender does, and looks at the node's own.
 
 Every plugin counts, and all count the same: a plugin that is down leaves the others.
 """
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kube_accel.plugin.node.pod_warnings import PodWarnings
 from kube_accel.shared.api_json import checked
 from kube_accel.shared.waiting_pods import unplaced
 
@@ -32,8 +33,9 @@ _QUERY = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "resourceVersi
 class PendingPods:
     """The counts of the last list. ``run`` is for a thread of its own."""
 
-    def __init__(self, service_account_dir: Path, stop: threading.Event) -> None:
+    def __init__(self, service_account_dir: Path, warnings: PodWarnings, stop: threading.Event) -> None:
         self._service_account_dir = service_account_dir
+        self._warnings = warnings
         self._stop = stop
         self.asked = False
         self.counts: Mapping[tuple[str, str], int] | None = None
@@ -52,6 +54,7 @@ class PendingPods:
         while not self._stop.is_set():
             try:
                 self.counts = count(client)
+                self._warnings.look(client)
             except ApiError as error:
                 if self.counts is not None or not self.asked:
                     _log.warning("pending pods are not counted", extra={"reason": str(error)})
