@@ -36,6 +36,9 @@ _FIELDS: dict[str, Callable[[Any], object]] = {
 }
 
 
+_UNITS = {"memory.total": " MiB"}
+
+
 def _mig_lines(gpu: Any) -> list[str]:
     lines: list[str] = []
     for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
@@ -67,8 +70,8 @@ def _each_gpu(show: Show, chosen: str) -> int:
     return code
 
 
-def _query(names: list[str]) -> Show:
-    return lambda gpu, _: [", ".join(str(_FIELDS[name](gpu)) for name in names)]
+def _query(names: list[str], *, units: bool) -> Show:
+    return lambda gpu, _: [", ".join(f"{_FIELDS[name](gpu)}{units * _UNITS.get(name, '')}" for name in names)]
 
 
 def _processes(gpu: Any, index: int) -> list[str]:
@@ -104,7 +107,7 @@ def main(arguments: list[str]) -> int:
             if unknown:
                 print(f'Field "{unknown[0]}" is not a valid field to query.')
                 return _BAD_ARGUMENTS
-            show = _query(names)
+            show = _query(names, units="nounits" not in arguments[1])
         case ["--query-compute-apps=pid", "--format=csv,noheader"]:
             show = _processes
         case _:

@@ -126,6 +126,10 @@ def test_nvidia_smi_answers_a_query(host: Path, library: Path) -> None:
     assert code == 0
     assert lines[1] == f"1, {uuid}, NVIDIA A100-SXM4-40GB, 00000000:41:00.0, 580.159.04, 40960"
     assert len(lines) == 4
+    assert smi(host, library, "--query-gpu=memory.total,index", "--format=csv,noheader") == (
+        0,
+        [f"40960 MiB, {index}" for index in range(4)],
+    )
 
 
 def test_nvidia_smi_without_driver_library_or_gpu(host: Path, library: Path) -> None:
