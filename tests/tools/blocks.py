@@ -15,9 +15,13 @@ from pathlib import Path
 
 RUN_BY = {
     r"make demo": "tests/demo/test_interrupt.py",
+    r"make demo STORY=long": ".github/workflows/ci.yml",
     r"make playground": "tests/demo/test_playground.py",
+    r"make playground START=bare": "tests/demo/test_pages.py",
+    r"cp \.build/playground/inventory\.yml inventory\.yml": "tests/demo/test_pages.py",
     r"make test": ".ci/run",
-    r"make image": "tests/bundle/test_bundle.py",
+    r"make image( BASE=\S+)?|pip wheel --wheel-dir \S+ \S+": "tests/bundle/test_bundle.py",
+    r"\S+/native/build\.sh \S+": "tests/native/test_build.py",
     r"make bundle|.*/install\.sh /opt/accel-kubernetes": "tests/bundle/test_bundle.py",
     r"ansible-builder build --tag \S+": "tests/awx/test_environment_image.py",
     r"ansible-galaxy collection (build|install) --force( \S+)?": "tests/playbooks/test_tarball.py",
