@@ -26,6 +26,14 @@ PLAYED = (
     *(
         f"docs/how-to/{name}.md"
         for name in (
+            "share-between-teams",
+            "validate-shares",
+            "change-limits",
+            "use-mig",
+            "use-time-slicing",
+            "install-driver",
+            "run-from-awx",
+            "measure-sharing",
             "troubleshoot",
             "run-cuda-programs",
             "run-vllm",
@@ -36,7 +44,6 @@ PLAYED = (
             "align-numa",
             "upgrade-kubernetes",
             "monitor",
-            "share-between-teams",
             "switch-modes",
             "uninstall",
         )
@@ -81,7 +88,9 @@ class Reader:
         typed: list[str] = []
         output: str | None = None
         section = ""
-        for block in blocks(page):
+        told = list(blocks(page))
+        tried = {block.section for block in told if block.kind == "console" and not block.not_run}
+        for block in told:
             output, section = output if block.section == section else None, block.section
             try:
                 if block.kind == "console":
@@ -90,7 +99,7 @@ class Reader:
                     differs(block.text.splitlines(), output)
                 elif block.saved_as:
                     self._save(block)
-                elif block.kind == "yaml" and "inventory" in block.before:
+                elif block.kind == "yaml" and "inventory" in block.before and block.section in tried:
                     self._set(yaml.safe_load(block.text))
             except PageError as error:
                 raise PageError(f"{page.name}, line {block.line}: {error}") from None

@@ -85,13 +85,19 @@ def test_page_does_what_it_says(reader: Reader, name: str) -> None:
     assert typed
 
 
-def test_a_reader_writes_variables_where_the_inventory_has_them(tmp_path: Path) -> None:
+def test_a_reader_writes_variables_of_sections_that_are_tried(tmp_path: Path) -> None:
     hosts = {"gpu-1": {"gpu_mode": "pgpu"}, "gpu-2": {}}
     given = {"all": {"vars": {"a": 1}, "children": {"gpu_nodes": {"hosts": hosts}}}}
     (tmp_path / "inventory.yml").write_text(yaml.safe_dump(given))
     page = tmp_path / "page.md"
-    page.write_text("In `inventory.yml`, set:\n\n```yaml\ngpu-2:\n  gpu_mode: vgpu\nb: 2\n```\n")
-    Reader(tmp_path, tmp_path / "kubeconfig").read(page)
+    tried = (
+        "## Try\n\nIn `inventory.yml`, set:\n\n```yaml\ngpu-2: {gpu_mode: vgpu}\nb: 2\n```\n\n```console\n$ true\n```\n"
+    )
+    told = (
+        "## Read\n\nIn the inventory:\n\n```yaml\nc: 3\n```\n\n<!-- not run here: no -->\n\n```console\n$ false\n```\n"
+    )
+    page.write_text(tried + told)
+    assert Reader(tmp_path, tmp_path / "kubeconfig").read(page) == ["true"]
     made = yaml.safe_load((tmp_path / "inventory.yml").read_text())["all"]
     assert made["vars"] == {"a": 1, "b": 2}
     assert made["children"]["gpu_nodes"]["hosts"] == {"gpu-1": {"gpu_mode": "pgpu"}, "gpu-2": {"gpu_mode": "vgpu"}}

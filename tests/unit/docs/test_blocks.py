@@ -16,6 +16,23 @@ PAGES = sorted([*ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/how-to/*.md"
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
+EARLY = 150
+"""Words that a reader reads before the first command, which shows the state of things."""
+PROGRAMS = (
+    "ansible-galaxy|ansible-playbook|apt|apt-get|cp|dnf|docker|export|helm|journalctl|kube-accel|kubectl|make|mokutil"
+    "|nvidia-smi|pip|podman|rm|scp|sha256sum|skopeo|systemctl"
+)
+TYPED = re.compile(rf"(?:{PROGRAMS}) [a-z ]*[^a-z ].*")
+"""Code in a sentence that a reader has to type. The name of a command, such as ``kubectl inspect gpu``, is none."""
+
+
+def typed_in_sentences(text: str) -> list[str]:
+    """The commands of a page that are in a sentence or a table, where no test looks at them."""
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = (" ".join(each.split()) for each in re.findall(r"(?<!`)`([^`]+)`", prose))
+    return [each for each in found if TYPED.fullmatch(each)]
+
+
 def run_elsewhere(block: Block) -> bool:
     return all(any(re.fullmatch(pattern, step.command) for pattern in RUN_BY) for step in block.steps)
 
@@ -28,6 +45,22 @@ def test_each_block_is_run_or_says_why_not(name: str) -> None:
         assert [(block.line, block.steps[0].command) for block in silent] == []
     assert [block.line for block in found if block.not_run and len(block.not_run.split()) < 2] == []
     assert [block.line for block in found if block.not_run and run_elsewhere(block)] == [], "a test does run it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_test_that_runs_a_block_instead_is_there(name: str) -> None:
+    for block in blocks(ROOT / name):
+        for path in re.findall(r"tests/[\w/]+\.py", block.not_run):
+            text = (ROOT / path).read_text()
+            played = re.findall(r"accel\.kubernetes\.\w+", " ".join(step.command for step in block.steps))
+            assert [each for each in played if each not in text] == [], f"line {block.line}: {path} runs it not"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_its_first_command_early(name: str) -> None:
+    before, command, _ = (ROOT / name).read_text().partition("```console")
+    words = re.sub(r"<!--.*?-->", "", before, flags=re.DOTALL).split()
+    assert not command or len(words) <= EARLY
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,6 +80,16 @@ def test_pages_that_are_played_exist_and_have_commands_to_type() -> None:
 def test_commands_are_in_console_blocks_alone() -> None:
     kinds = {block.kind for name in NAMES for block in blocks(ROOT / name)}
     assert not kinds & {"sh", "bash", "shell", "zsh"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_command_to_type_is_in_a_sentence(name: str) -> None:
+    assert typed_in_sentences((ROOT / name).read_text()) == []
+
+
+def test_a_command_in_a_sentence_is_told_from_its_name() -> None:
+    text = "`kubectl inspect gpu` shows `kubectl get\npods -A`.\n\n```console\n$ make a X=1\n```\n\n| `make b X=1` |"
+    assert typed_in_sentences(text) == ["kubectl get pods -A", "make b X=1"]
 
 
 PAGE = """# Page
