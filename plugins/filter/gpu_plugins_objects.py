@@ -22,26 +22,20 @@ options:
     type: list
     elements: str
     default: []
-  compared:
-    description: The result of M(kubernetes.core.k8s) for all of the objects in check mode.
-    type: dict
-    default: {}
 """
 
 EXAMPLES = r"""
 - name: Create the objects
-  kubernetes.core.k8s:
-    apply: true
-    definition: "{{ (documents | accel.kubernetes.gpu_plugins_objects).objects }}"
+  accel.kubernetes.cluster_objects:
+    definitions: "{{ (documents | accel.kubernetes.gpu_plugins_objects).objects }}"
 """
 
 RETURN = r"""
 _value:
   description:
-    - C(objects) to apply, C(templates) as the checksums of the DaemonSets' templates by name, and C(differing) as the
-      objects that differ from what was compared.
+    - C(objects) to apply, and C(templates) as the checksums of the DaemonSets' templates by name.
   type: dict
-  sample: {objects: [], templates: {plugin: 9f86d081}, differing: []}
+  sample: {objects: [], templates: {plugin: 9f86d081}}
 """
 
 from typing import Any, Callable, Collection, Dict, Iterable, Mapping
@@ -50,11 +44,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.objec
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 
 
-def gpu_plugins_objects(
-    documents: Iterable[Mapping[str, Any]], disabled: Collection[str] = (), compared: object = None
-) -> Dict[str, Any]:
+def gpu_plugins_objects(documents: Iterable[Mapping[str, Any]], disabled: Collection[str] = ()) -> Dict[str, Any]:
     """Return the objects as plain values."""
-    wanted: Dict[str, Any] = plain(wanted_objects(documents, disabled, compared))
+    wanted: Dict[str, Any] = plain(wanted_objects(documents, disabled))
     return wanted
 
 

@@ -18,7 +18,6 @@ options:
     description:
       - C(cluster), the result of M(kubernetes.core.k8s_info) in a loop over the C(reads) of the plan, that for the
         C(secret) of the second scheduler, and the C(version) of M(kubernetes.core.k8s_cluster_info).
-      - The C(objects) that the templates made, and how they C(compared), the result of M(kubernetes.core.k8s) for them.
     type: dict
     required: true
 """

@@ -1,16 +1,16 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which objects the plugins have in a cluster, and which of them differ from what is there. Pure."""
+"""Which objects the plugins have in a cluster. Pure."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Collection, Dict, Iterable, Mapping, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterable, Mapping, Sequence
 
 from ..shared.plain import plain
-from ..shared.registers import mapping, mappings, metadata_of
+from ..shared.registers import metadata_of
 from .rollout_objects import TEMPLATE
 
 
@@ -22,24 +22,14 @@ class Objects:
     """All of them. Templates of DaemonSets have their own checksum, so that pods tell which one they were made of."""
     templates: Mapping[str, str]
     """The checksums by name of the DaemonSet."""
-    differing: Sequence[Mapping[str, Any]]
-    """The objects that the cluster has otherwise, or not."""
 
 
-def wanted_objects(
-    documents: Iterable[Mapping[str, Any]], disabled: Collection[str] = (), compared: object = None
-) -> Objects:
-    """Return the objects of templates without the DaemonSets named in ``disabled``.
-
-    ``compared`` is the result of ``kubernetes.core.k8s`` for all of the objects in check mode.
-    """
+def wanted_objects(documents: Iterable[Mapping[str, Any]], disabled: Collection[str] = ()) -> Objects:
+    """Return the objects of templates without the DaemonSets named in ``disabled``."""
     objects = [_marked(plain(item)) for item in documents if metadata_of(item).get("name") not in disabled]
-    answers = mappings(mapping(mapping(compared).get("result")).get("results"))
-    changed = {_place(mapping(answer.get("result"))) for answer in answers if answer.get("changed")}
     return Objects(
         objects,
         {item["metadata"]["name"]: _mark(item) for item in objects if item["kind"] == "DaemonSet"},
-        [item for item in objects if _place(item) in changed],
     )
 
 
@@ -49,11 +39,6 @@ def _marked(item: Dict[str, Any]) -> Dict[str, Any]:
         mark = sha256(json.dumps(template).encode()).hexdigest()
         template["metadata"].setdefault("annotations", {})[TEMPLATE] = mark
     return item
-
-
-def _place(item: Mapping[str, Any]) -> Tuple[Any, ...]:
-    head = metadata_of(item)
-    return item.get("kind"), head.get("namespace"), head.get("name")
 
 
 def _mark(daemonset: Mapping[str, Any]) -> str:

@@ -111,8 +111,6 @@ class Plan:
     reachable: bool
     """Whether the inventory has the host of these files."""
     rules: Dict[str, Any]
-    differing: List[Mapping[str, Any]]
-    """Those of the objects that were made that are different in the cluster, or missing there."""
     unwanted: List[Mapping[str, Any]]
     """Objects of the run before that are not wanted any more."""
     refusals: List[Dict[str, str]]
@@ -197,7 +195,6 @@ def plan(options: Options, inventory: Inventory, seen: Mapping[str, Any], groups
             options.alert_labels,
             options.runbook_url,
         ),
-        differing=_differing(made, seen.get("compared")),
         unwanted=_unwanted(looked, made),
         refusals=[dict(vars(each)) for each in refused.all(inventory, alert_names(groups), bool(prometheuses))],
     )
@@ -340,12 +337,6 @@ def _before(noted: Sequence[Noted], prometheus: Mapping[str, Any]) -> str:
     """Return what there was before the first run, through all runs."""
     found = [each.before for each in noted if f"{each.namespace}/{each.name}" == _path(prometheus)]
     return found[0] if found else str(_spec(prometheus).get("retention", ""))
-
-
-def _differing(made: Sequence[Mapping[str, Any]], compared: object) -> List[Mapping[str, Any]]:
-    answers = results(mapping(compared).get("result"))
-    changed = {position for position, each in enumerate(answers) if each.get("changed")}
-    return [item for position, item in enumerate(made) if position in changed]
 
 
 def _unwanted(looked: Sequence[Mapping[str, Any]], made: Sequence[Mapping[str, Any]]) -> List[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping
 from ..cluster.admission import scheduler_names
 from ..cluster.network_policy import network_policies
 from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
-from ..shared.registers import mapping, mappings, metadata_of, resources, results
+from ..shared.registers import mapping, metadata_of, resources
 from .asked import Options
 from .cluster import NAMESPACE
 from .layout import NAME, SECOND, Plan, managed
@@ -40,8 +40,6 @@ class Objects:
     second_configuration: Dict[str, Any]
     certificates: str
     """Version of the Secret with the certificates of the second scheduler."""
-    differing: List[Mapping[str, Any]]
-    """The objects that the templates made and that are different in the cluster, or missing there."""
 
 
 def planned_objects(options: Options, plan: Plan, inventory: Inventory, answers: Mapping[str, Any]) -> Objects:
@@ -57,7 +55,6 @@ def planned_objects(options: Options, plan: Plan, inventory: Inventory, answers:
         second_image=options.secondary_image or f"registry.k8s.io/kube-scheduler:{_version(answers)}",
         second_configuration=_second_configuration(options),
         certificates=_version_of_secret(answers),
-        differing=_differing(answers),
     )
 
 
@@ -125,12 +122,6 @@ def _version_of_secret(answers: Mapping[str, Any]) -> str:
     secret = answers.get("secret")
     found = mapping(secret).get("result") or next(iter(resources(secret)), {})
     return str(metadata_of(found).get("resourceVersion", ""))
-
-
-def _differing(answers: Mapping[str, Any]) -> List[Mapping[str, Any]]:
-    compared = results(mapping(answers.get("compared")).get("result"))
-    changed = {position for position, each in enumerate(compared) if each.get("changed")}
-    return [item for position, item in enumerate(mappings(answers.get("objects"))) if position in changed]
 
 
 def _second_configuration(options: Options) -> Dict[str, Any]:

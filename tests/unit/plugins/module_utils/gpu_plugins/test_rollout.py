@@ -108,14 +108,6 @@ def test_templates_have_checksums_and_unused_modes_are_left_out() -> None:
     assert wanted_objects([daemonset("accel:1")]).templates != {"plugin": mark}
 
 
-def test_objects_that_the_cluster_has_otherwise_differ() -> None:
-    place = {"kind": "DaemonSet", "metadata": {"name": "plugin", "namespace": "kube-system"}}
-    results = [{"changed": True, "result": place}, {"changed": False, "result": CLASS}]
-    found = wanted_objects([daemonset(), CLASS], compared={"result": {"results": results}})
-    assert found.differing == [found.objects[0]]
-    assert wanted_objects([daemonset(), CLASS]).differing == []
-
-
 def pod_of(node: str, template: str) -> Object:
     head = {"labels": {"app.kubernetes.io/name": "plugin"}, "annotations": {TEMPLATE: template}}
     return {"metadata": {"namespace": "kube-system"} | head, "spec": {"nodeName": node}}

@@ -42,7 +42,7 @@ def plan(seen: dict[str, Any], rules: str = RULES, **given_values: Any) -> dict[
     return monitoring_plan(asked, hostvars, groups, [rules])
 
 
-REGISTERS = ("objects", "compared", "answer", "written")
+REGISTERS = ("objects", "answer", "written")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_plugins_that_serve_no_metrics_are_not_asked_for_any() -> None:
     assert plan(looked(), rules, monitoring_alerts_disabled=["GpuLost", "GpuPluginDown"])["rules"] == {"groups": []}
 
 
-def test_differing_objects_are_applied_and_stale_ones_removed() -> None:
+def test_stale_objects_are_removed() -> None:
     def item(kind: str, name: str) -> dict[str, Any]:
         return {"kind": kind, "metadata": {"namespace": "observed", "name": name}}
 
@@ -287,9 +287,7 @@ def test_differing_objects_are_applied_and_stale_ones_removed() -> None:
     there = [item("Service", "a"), item("Service", "b")]
     seen["results"][4]["resources"] = there
     made = [item("ConfigMap", "a"), item("Service", "b")]
-    compared = {"result": {"results": [{"changed": True}, {"changed": False}]}}
-    found = plan(seen, objects=made, compared=compared)
-    assert (found["differing"], found["unwanted"]) == ([made[0]], [there[0]])
+    assert plan(seen, objects=made)["unwanted"] == [there[0]]
     assert plan(seen, objects=made, monitoring_removing=True)["unwanted"] == there
 
 

@@ -506,13 +506,6 @@ def test_workload_is_rolled_out_once_all_pods_match_it(
     assert scheduler_progress([], "local")["rolled"] is False
 
 
-def test_objects_that_differ_are_applied() -> None:
-    made = [item("Role"), item("DaemonSet"), item("Service")]
-    compared = {"result": {"results": [{"changed": True}, {"changed": False}, {"changed": True}]}}
-    assert Asked().objects(objects=made, compared=compared)["differing"] == [made[0], made[2]]
-    assert Asked().objects(objects=made, compared={"skipped": True})["differing"] == []
-
-
 @pytest.mark.parametrize(
     ("given_image", "version", "image"),
     [
