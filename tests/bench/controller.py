@@ -166,8 +166,18 @@ def copy_host(tree: Path, copy: Path) -> None:
                 if target.startswith(old):
                     path.unlink()
                     path.symlink_to(new + target.removeprefix(old))
-            elif path.is_file() and (text := path.read_bytes()).count(str(tree).encode()):
-                path.write_bytes(re.sub(re.escape(str(tree)).encode() + rb"(?![\w-])", str(copy).encode(), text))
+            elif path.is_file():
+                text = path.read_bytes()
+                if str(tree).encode() in text:
+                    path.write_bytes(re.sub(re.escape(str(tree)).encode() + rb"(?![\w-])", str(copy).encode(), text))
+                if path.name.startswith(f"{unit_name(tree)}-"):
+                    path.rename(path.with_name(path.name.replace(unit_name(tree), unit_name(copy), 1)))
+
+
+def unit_name(path: Path) -> str:
+    """A path as the names of systemd's units have it."""
+    kept = "".join(sign if sign.isalnum() or sign in "/_.:" else f"\\x{ord(sign):02x}" for sign in str(path))
+    return kept.strip("/").replace("/", "-")
 
 
 def run_site(inventory: Path, forks: int, log: Path) -> Cost:

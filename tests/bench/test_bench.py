@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.controller import copy_host
+from bench.controller import copy_host, unit_name
 from bench.controller import measure as measure_site
 from bench.interposer import Effort as InterposerEffort
 from bench.interposer import measure as measure_interposer
@@ -140,12 +140,19 @@ def test_a_copy_of_a_host_names_its_own_place(tmp_path):
     (original / "command").chmod(0o755)
     (original / "link").symlink_to(original / "command")
     (original / "near").symlink_to("command")
+    (original / f"{unit_name(original)}-var.mount").touch()
+    (original / f"{unit_name(longer)}-var.mount").touch()
     copy = tmp_path / "gpu-2"
     copy_host(original, copy)
     assert (copy / "command").read_text() == f"#!/bin/sh\nexec {copy}/bin/real {copy} {longer}\n"
     assert (copy / "command").stat().st_mode & 0o100
     assert (copy / "link").readlink() == copy / "command"
     assert str((copy / "near").readlink()) == "command"
+    assert sorted(unit.name for unit in copy.glob("*.mount")) == [
+        f"{unit_name(longer)}-var.mount",
+        f"{unit_name(copy)}-var.mount",
+    ]
+    assert unit_name(original).endswith("-gpu\\x2d1")
 
 
 @pytest.mark.full
