@@ -63,7 +63,7 @@ def answers(**changed: Any) -> dict[str, Any]:
     """Registers of a preflight on a bare cluster, and the variables it needs."""
     return {
         "gpu_plugins_image": "registry.example/kube-accel:1",
-        "__gpu_plugins_kubelet": {"stat": {"exists": True}},
+        "__gpu_plugins_found": {"stdout_lines": ["/var/lib/kubelet/device-plugins"]},
         "__gpu_plugins_picked": {"resources": [node()]},
         "__gpu_plugins_daemonsets": {"resources": [PLAIN]},
         "__gpu_plugins_device_classes": {"resources": []},
@@ -151,7 +151,7 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
             "gpu_plugins_config is 'five' and gpu_plugins_default_config is ''; gpu_plugins_configs has four.",
         ),
         ({"gpu_plugins_default_config": "four"}, "gpu_plugins_configs has none."),
-        ({"__gpu_plugins_kubelet": {"stat": {"exists": False}}}, "set gpu_plugins_kubelet_dir"),
+        ({"__gpu_plugins_found": {"stdout_lines": ["/etc/unit"]}}, "set gpu_plugins_kubelet_dir"),
         ({"__gpu_plugins_picked": {"resources": []}}, "set gpu_plugins_node_name"),
         (
             {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}},
