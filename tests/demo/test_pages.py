@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ from sim.forks import forks
 from tools.blocks import RUN_BY
 
 ROOT = Path(__file__).parents[2]
+LONG = r"ansible-playbook .*accel\.kubernetes\.(site|validate|report|uninstall|benchmark)( .*)?"
+"""What `make test-ci` does not wait for: it runs the same playbooks elsewhere."""
+QUICK = (
+    "change-limits",
+    "use-mig",
+    "use-time-slicing",
+    "install-driver",
+    "run-from-awx",
+    "reset-gpu",
+    "validate-shares",
+)
 NAMES = {"NODE": "gpu-2", "NAMESPACE/POD": "team-a/train-0"}
 PODS = "/api/v1/namespaces/team-a/pods"
 POD = {
@@ -39,14 +51,14 @@ POD = {
 """The pod that how-tos ask about; it asks for more GPUs than a node has, and is pending."""
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    """Somebody at a playground on which nothing is installed yet, in a directory with its inventory."""
+@contextmanager
+def playground(tmp_path_factory: pytest.TempPathFactory, *words: str) -> Iterator[Reader]:
+    """Somebody at a playground, in a directory with its inventory."""
     place = tmp_path_factory.mktemp("pages")
     (place / ".build").mkdir()
     (place / "srv/reports").mkdir(parents=True)
-    playground = subprocess.Popen(
-        [sys.executable, "-m", "demo.playground", "bare"],
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demo.playground", *words],
         cwd=place,
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests"), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
@@ -54,17 +66,24 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         start_new_session=True,
     )
     try:
-        assert playground.stdout
-        assert any("Programs of pods run on this machine" in line for line in playground.stdout)
+        assert process.stdout
+        assert any("Programs of pods run on this machine" in line for line in process.stdout)
         made = place / ".build/playground"
         (place / "inventory.yml").write_text((made / "inventory.yml").read_text())
         with forks(tmp_path_factory.mktemp("forks")):
             yield Reader(place, made / "kubeconfig", NAMES | {"/srv/reports": str(place / "srv/reports")})
-        os.killpg(playground.pid, signal.SIGINT)
-        playground.wait(60)
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(60)
     finally:
-        if playground.poll() is None:
-            os.killpg(playground.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Somebody at a playground on which nothing is installed yet."""
+    with playground(tmp_path_factory, "bare") as somebody:
+        yield somebody
 
 
 def have_teams(api: Api) -> None:
@@ -83,6 +102,15 @@ def test_page_does_what_it_says(reader: Reader, name: str) -> None:
         have_teams(Api(reader.kubeconfig))
     typed = reader.read(ROOT / name, tuple(RUN_BY))
     assert typed
+
+
+@pytest.mark.ci
+def test_a_playground_that_serves_does_what_pages_say(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with playground(tmp_path_factory) as somebody:
+        assert "kubectl -n team-a logs share" in somebody.read(ROOT / PLAYED[1], (*RUN_BY, LONG))
+        have_teams(Api(somebody.kubeconfig))
+        for name in QUICK:
+            assert somebody.read(ROOT / f"docs/how-to/{name}.md", (*RUN_BY, LONG))
 
 
 def test_a_reader_writes_variables_of_sections_that_are_tried(tmp_path: Path) -> None:
