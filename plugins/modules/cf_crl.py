@@ -323,8 +323,8 @@ def main() -> None:
         )
     for name in kept:
         module.warn(
-            f"ConfigMap {resource_definitions.NAMESPACE}/{name} was made by somebody else and stays as it is; with "
-            "overwrite=true this module changes or removes it"
+            f"ConfigMap {resource_definitions.NAMESPACE}/{name} was not made by this module, so it stays as it is; set "
+            "overwrite=true to change or remove it"
         )
     for problem in odd:
         module.warn(f"{problem}; whether a form asks for a resource of it twice is not known")

@@ -509,7 +509,7 @@ def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:
             samples += mine
         else:
             problems.append(
-                f"node {name}: its plugin tells no {gpu_usage_pages.CAPACITY}; is gpu_plugins_metrics_enabled?"
+                f"node {name}: its plugin does not report {gpu_usage_pages.CAPACITY}; is gpu_plugins_metrics_enabled?"
             )
     window = gpu_usage_plugins.period(told, earlier, time.time())
     pages = gpu_usage_plugins.together(told, earlier)

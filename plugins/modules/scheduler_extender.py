@@ -454,9 +454,10 @@ class SchedulerExtender:
         self.result["effect"] = answer.said
         if answer.problem and not self.distribution:
             raise Refused(
-                f"{self.told_path} and the configuration are as they should be, and the kube-scheduler that runs does "
-                f"not heed them: {answer.problem}; stop its container, so that kubelet starts it anew ('crictl stop "
-                "$(crictl ps --name kube-scheduler --quiet)'), and see in kubelet's log whether it reads this manifest"
+                f"{self.told_path} and the configuration are right, but the running kube-scheduler does not use them: "
+                f"{answer.problem}. Stop its container, so that kubelet starts it again: 'crictl stop $(crictl ps "
+                "--name kube-scheduler --quiet)'. If that does not help, read in kubelet's log whether it reads this "
+                "manifest"
             )
         return answer.problem != ""
 

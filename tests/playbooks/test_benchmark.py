@@ -229,13 +229,13 @@ def test_a_killed_run_is_brought_back_by_the_next(books: Playbooks, api: Api) ->
 
     dry = benchmark(books, "--check", benchmark_layouts="cgpu", **VARIABLES)
     assert dry.code == 0, dry.output
-    assert "the node would be brought back to pgpu/whole first" in dry.output
+    assert "the node would be restored to pgpu/whole" in dry.output
     assert "Would switch the node and measure cgpu" in dry.output
     assert (marks(api), note(api), left(api)) == found
 
     done = benchmark(books, benchmark_layouts="pgpu", **VARIABLES)
     assert done.code == 0, done.output
-    assert "Its Job is removed, and the node is brought back to pgpu/whole first" in done.output
+    assert "First its Job is removed, and the node is restored to pgpu/whole" in done.output
     assert "whole" in done.output
     assert (marks(api), note(api), left(api)) == (before, "", [])
 

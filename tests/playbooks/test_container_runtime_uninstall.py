@@ -36,7 +36,7 @@ def play(tmp_path: Path, collections: Path, part: str) -> Run:
     [
         (None, None, "No container runtime found"),
         ("etc/containerd/config.toml", "version = 1\n", "nvidia-container-runtime does not exist"),
-        ("run/docker.sock", "", "Docker has to be restarted"),
+        ("run/docker.sock", "", "Docker needs a restart"),
     ],
 )
 def test_nothing_is_taken_from_a_host_that_would_be_refused(

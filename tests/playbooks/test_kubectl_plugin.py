@@ -74,7 +74,7 @@ def test_file_of_somebody_else_is_told_of_and_stays(plane: Plane) -> None:
     theirs = plane.directory / "kubectl-inspect-gpu"
     theirs.write_text("#!/bin/sh\n")
     told = plane.run()
-    assert f"{theirs} is not of this role, and stays as it is" in told
+    assert f"{theirs} was not installed by this role, and stays" in told
     plane.run(UNINSTALL)
     assert plane.commands() == [theirs.name]
     assert theirs.read_text() == "#!/bin/sh\n"

@@ -199,7 +199,7 @@ def test_files_that_promtool_takes(rig: Rig, reload_url: str, tmp_path: Path) ->
     assert (dry.code, directory.exists(), Reloaded.told) == (0, False, []), dry.output
     down = rig.run(**words)
     assert (down.code != 0, len(Reloaded.told)) == (True, 1), down.output
-    assert f"{reload_url} did not have Prometheus read its configuration again: " in down.messages
+    assert f"Prometheus did not reload its configuration at {reload_url}: " in down.messages
     first = rig.run(**words)
     assert (first.code, len(Reloaded.told)) == (0, 2), first.output
     ours = directory / "kube-accel"
@@ -233,7 +233,7 @@ def test_files_of_before_are_taken_back_and_prometheus_is_told(rig: Rig, reload_
     files = [path for path in ours.iterdir() if path.is_file()]
     down = rig.run(**words)
     assert (down.code != 0, len(Reloaded.told)) == (True, 1), down.output
-    assert f"{reload_url} did not have Prometheus read its configuration again: " in down.messages
+    assert f"Prometheus did not reload its configuration at {reload_url}: " in down.messages
     # One that was started with ours reads them once more.
     assert {path.read_text() for path in files} == {""}
     up = rig.run(**words)
@@ -249,7 +249,7 @@ def test_files_of_before_are_taken_back_and_prometheus_is_told(rig: Rig, reload_
 def test_annotations_are_set_only_where_prometheus_reads_them(rig: Rig) -> None:
     none = rig.run()
     assert (none.code, none.changed, rig.objects()) == (0, 0, {}), none.output
-    assert "nobody scrapes them" in none.messages
+    assert "no Prometheus was found" in none.messages
     metadata = {"name": "prometheus-server", "labels": {"app.kubernetes.io/name": "prometheus"}}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 80}]}}
     rig.cluster.store.create("services", "default", service)

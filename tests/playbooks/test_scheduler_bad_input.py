@@ -100,7 +100,7 @@ def test_secondary_layout_is_checked_before_nodes_change(cluster: Cluster, inven
     [
         (
             yaml.safe_dump({"apiVersion": VERSION, "kind": "KubeSchedulerConfiguration", "extenders": [BINDER]}),
-            ["http://127.0.0.1:9/theirs", "set scheduler_layout=proxied"],
+            ["http://127.0.0.1:9/theirs", "Set scheduler_layout=proxied"],
         ),
         ("extenders: [\n", ["theirs/scheduler.yaml is not YAML, line"]),
         (f"apiVersion: {VERSION}beta1\nkind: KubeSchedulerConfiguration\n", ["v1beta1", "convert it"]),

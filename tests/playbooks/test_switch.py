@@ -119,7 +119,7 @@ def test_host_without_mps_programs_is_refused_before_a_drain(books: Playbooks, a
     finally:
         away.rename(control)
     assert done.code != 0
-    assert "nvidia-cuda-mps-control of the driver is not on 'gpu-a'" in done.messages
+    assert "'gpu-a' lacks nvidia-cuda-mps-control" in done.messages
     assert "nvidia-smi of the driver" not in done.messages
     assert done.changed == 0
     assert marks(api) == ("pgpu", False, {})

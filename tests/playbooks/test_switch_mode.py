@@ -118,7 +118,7 @@ def test_the_first_that_fails_ends_it(books: Playbooks, api: Api, budget: str) -
     failed = switch(books, gpu_plugins_drain=True, gpu_plugins_drain_timeout=3)
     assert failed.code != 0
     assert "was not emptied and goes on serving mode pgpu" in failed.messages
-    assert "Nodes after it keep theirs" in failed.messages
+    assert "Later nodes keep their mode" in failed.messages
     assert marks(api) == dict.fromkeys(NODES, ("pgpu", False, ""))
     assert running(api) == before
 

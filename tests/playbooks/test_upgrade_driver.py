@@ -115,7 +115,7 @@ def test_first_failure_stops_and_next_run_resumes_there(books: Playbooks, api: A
         failed = upgrade(books)
     assert failed.code != 0
     assert f"{process.pid} sleep use a GPU" in failed.messages
-    assert "Nodes after it keep theirs" in failed.messages
+    assert "Later nodes keep their driver" in failed.messages
     assert versions(books) == [OLD, OLD]
     assert marks(api) == {"gpu-a": (True, "pgpu"), "gpu-b": (False, "")}
     assert running(api)["gpu-b"] == before["gpu-b"]

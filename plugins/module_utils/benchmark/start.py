@@ -90,8 +90,8 @@ def start(seen: Seen) -> Start:
         before, refusals = note.before, list(_not_its_own(seen, note))
         will = "would be" if seen.check else "is"
         says = (
-            f"Node '{seen.name}': a benchmark was killed there. Its Job {will} removed, and the node {will} brought "
-            f"back to {before.name} first"
+            f"Node '{seen.name}': a benchmark was killed there. First its Job {will} removed, and the node {will} "
+            f"restored to {before.name}"
         )
     if refusals:
         return Start(killed=text is not None, refusals=refusals)

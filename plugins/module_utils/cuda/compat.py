@@ -20,8 +20,8 @@ VERDICTS = (OK, UNKNOWN, UNSTABLE, BLOCKED)
 """From the best to the worst."""
 
 _NAME_IT = (
-    "Name its CUDA in cuda_version, or give names of its files or packages in files, or have its layers looked through "
-    "with layers_mib."
+    "Name its CUDA in cuda_version, or names of its files or packages in files. Or set layers_mib, so that its layers "
+    "are searched."
 )
 
 _VERSION = re.compile(r"\s*v?(\d{1,9}(?:\.\d{1,9})*)(?!\d)")
@@ -219,8 +219,8 @@ def _forward(machine: Machine, needs: Needs, words: str) -> Finding:
 def _not_put_in_place(needs: Needs, words: str) -> Finding:
     itself = "escapes its share's limits" if needs.shares else "may run on whole GPUs, which have no limits"
     reason = (
-        f"{words}; its image brings cuda-compat {dotted(needs.compat[:2])}, which nothing puts in place in mode "
-        f"{needs.mode}, where the interposer is the driver's library: error 35. An image that loads it itself {itself}"
+        f"{words}; its image brings cuda-compat {dotted(needs.compat[:2])}, which mode {needs.mode} does "
+        f"not use, because the interposer is the driver's library: error 35. An image that loads it itself {itself}"
     )
     remedy = f"{_newer(needs)}, or use a node of mode pgpu."
     return Finding(BLOCKED, "forward_compatibility", reason, remedy)

@@ -34,8 +34,8 @@ def edit(text: str, data: Dict[str, Any], path: str, strict: bool = False) -> st
     except (YamlError, *ODD):
         place = "it"
     raise YamlError(
-        f"{path} is laid out in a way that cannot be edited safely: write {place} out as plain lists and mappings, "
-        "one entry a line, without tags, merged or explicit keys, then run again"
+        f"{path} is laid out in a way that cannot be edited safely. In that file, write {place} out as plain lists and "
+        "mappings, with one entry a line, and without tags, merged keys, or explicit keys, then run again"
     )
 
 

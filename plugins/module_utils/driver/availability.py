@@ -68,8 +68,8 @@ def _refuse_packages(target: Target) -> Iterator[Refusal]:
         yield Refusal(
             "kernel_packages_missing",
             f"{', '.join(of_kernel)} is in no package source of this host, which has"
-            f" {', '.join(answers.words('candidates')) or 'none'}; boot one of those kernels, name the kernel to build"
-            " for in driver_kernel_release, or add the source that still has it.",
+            f" {', '.join(answers.words('candidates')) or 'none'}. Boot a kernel that a source has packages for, name"
+            " the kernel to build for in driver_kernel_release, or add the source that still has the package.",
         )
     if missing:
         yield Refusal(
@@ -80,8 +80,8 @@ def _refuse_packages(target: Target) -> Iterator[Refusal]:
     if conflicts and not of_kernel and not missing:
         yield Refusal(
             "packages_conflict",
-            f"The packages cannot be installed together: {'; '.join(conflicts)}. Mend what the package manager names,"
-            " or set driver_method to another.",
+            f"The packages cannot be installed together: {'; '.join(conflicts)}. Correct what the package manager"
+            " names, or set driver_method to another.",
         )
 
 

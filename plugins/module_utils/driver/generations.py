@@ -85,7 +85,7 @@ def refuse_gpus(gpus: Sequence[KnownGpu], branch: int, module: str, asked: str, 
         yield Refusal(
             "gpus_exclude_each_other",
             f"No kernel module drives both {proprietary}, which needs the proprietary one, and {open_}, which needs"
-            " the open one; hand one of them to vfio-pci or take it out.",
+            " the open one; bind one of them to vfio-pci, or remove it from the host.",
         )
     elif module == OPEN and proprietary:
         yield Refusal(

@@ -85,5 +85,5 @@ def _refuse_nvml(target: Target) -> Iterator[Refusal]:
     if silent:
         yield Refusal(
             "gpu_silent",
-            f"NVML does not list the GPU at {', '.join(silent)}; see the kernel log for what became of it.{reboot}",
+            f"NVML does not list the GPU at {', '.join(silent)}; see the kernel log for the cause.{reboot}",
         )

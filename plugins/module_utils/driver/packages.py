@@ -101,8 +101,8 @@ def plan(system: System, wish: Wish) -> Plan:
         return Plan((), _packages(system, wish, (own, *following)), of_kernel, warnings)
     if not wish.dkms:
         warnings = (
-            f"The module is built for {system.kernel} alone, since driver_dkms is false: each kernel to come is without"
-            " until the role runs on it. Set driver_dkms=true to have it built for them too.",
+            f"The module is built for {system.kernel} alone, since driver_dkms is false. A later kernel has no driver"
+            " until the role runs on it. Set driver_dkms=true to build the module for later kernels too.",
         )
     tools = ("gcc", "make", "elfutils-libelf-devel") if system.family == "rpm" else ("build-essential", "pkg-config")
     dkms = ("dkms",) if wish.dkms else ()
@@ -203,8 +203,8 @@ def _following(system: System, wish: Wish) -> Tuple[Tuple[str, ...], Tuple[str, 
         brought |= kernels
     if not metas and not wish.dkms:
         warnings.append(
-            f"No package that may be upgraded brings kernels like {system.kernel} here, so none that brings modules is"
-            " installed: a kernel that you install is without the driver until the role runs on it."
+            f"No installed package brings new kernels like {system.kernel}, so no package that brings their modules is"
+            " installed. A kernel that you install has no driver until the role runs on it."
         )
     warnings += _without(system, wish, [release for meta in metas for release in meta.releases], brought)
     return tuple(dict.fromkeys(following)), tuple(warnings)
@@ -220,8 +220,8 @@ def _beside(system: System, wish: Wish, meta: KernelMeta) -> Tuple[str, Abstract
     late = system.brings_headers.get(name, frozenset()) if wish.dkms else frozenset()
     if late and _order(max(late, key=_order)) < _order(latest):
         warning = (
-            f"{meta.name} brings {latest}, and {name} would be installed for {max(late, key=_order)}: kernels to"
-            f" come are without the driver until the role runs on them. Install {name} from where {meta.name} came."
+            f"{meta.name} brings {latest}, and {name} would be installed for {max(late, key=_order)}. Later kernels"
+            f" have no driver until the role runs on them. Install {name} from the source that {meta.name} came from."
         )
         return name, meta.releases, warning
     if name:
@@ -234,8 +234,8 @@ def _beside(system: System, wish: Wish, meta: KernelMeta) -> Tuple[str, Abstract
     what = "headers" if wish.dkms else "module"
     lacks = "is not installed" if system.offered is None else "is in no package source"
     warning = (
-        f"{meta.name} brings kernels, and {' or '.join(names)}, which would bring the {what} of each, {lacks}:"
-        " they are without the driver until the role runs on them."
+        f"{meta.name} brings kernels, and {' or '.join(names)}, which would bring the {what} of each, {lacks}."
+        " Those kernels have no driver until the role runs on them."
     )
     return "", meta.releases, warning
 

@@ -252,9 +252,9 @@ def _refuse_unsigned(target: Target) -> Iterator[Refusal]:
         yield Refusal(
             "secure_boot",
             "Secure Boot is on, and the key DKMS signs with is not enrolled, so the module would not load."
-            f" {signed if target.host.distribution == 'Ubuntu' else 'Either'} install dkms and mokutil, run 'dkms"
-            " generate_mok' and 'mokutil --import /var/lib/dkms/mok.pub', confirm it on the console at the next boot"
-            " and run this again; or switch Secure Boot off.",
+            f" {signed if target.host.distribution == 'Ubuntu' else 'Switch Secure Boot off, or'} install dkms and"
+            " mokutil, run 'dkms generate_mok' and 'mokutil --import /var/lib/dkms/mok.pub', confirm the key on the"
+            " console at the next boot, and run this again.",
         )
 
 
@@ -277,8 +277,8 @@ def _refuse_change(target: Target) -> Iterator[Refusal]:
     if options.method == "repo" and target.other_version and is_newer(seen.installed, target.wanted):
         yield Refusal(
             "downgrade",
-            f"{seen.installed} is installed, and packages do not go back to {target.wanted}; run the playbook"
-            " uninstall with '--tags driver -e driver_uninstall=true' on this host and then this again, or set"
+            f"{seen.installed} is installed, and packages do not go back to {target.wanted}. On this host, run the"
+            " playbook uninstall with '--tags driver -e driver_uninstall=true', and then this playbook again. Or set"
             f" {'driver_version' if options.version else 'driver_branch'} to the installed one.",
         )
     full = missing_room(target) if target.installs else []

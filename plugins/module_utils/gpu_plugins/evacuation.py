@@ -84,8 +84,9 @@ def _refusals(seen: Seen, purpose: str, found: Sequence[Pod], drain: bool, force
     if returning and drain:
         yield Refusal(
             "pods_return",
-            f"Evicting does not free the GPUs of node {node}: these pods belong to a DaemonSet or are static, and"
-            f" would return: {_names(returning)}; keep them off the node, for example by labels, before it {purpose}.",
+            f"Evicting does not free the GPUs of node {node}. These pods would return, because they are static or"
+            f" belong to a DaemonSet: {_names(returning)}. Keep them off the node, for example by labels, before the"
+            f" node {purpose}.",
         )
     if bare and drain and not force:
         yield Refusal(

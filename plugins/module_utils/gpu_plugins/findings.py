@@ -146,8 +146,8 @@ def _node(seen: Seen) -> Iterator[Finding]:
         yield _cordon(seen)
     if BENCHMARK in node["annotations"]:
         remedy = (
-            "Once none runs, run benchmark.yml with benchmark_layouts, which brings the node back first. If the node "
-            f"is as it is to be, run kubectl annotate node {name} {BENCHMARK}- instead."
+            "Once none runs, run benchmark.yml with benchmark_layouts, which restores the node first. If the node "
+            f"is already right, run kubectl annotate node {name} {BENCHMARK}- instead."
         )
         yield Finding("unstable", "node", "A benchmark switches the node, or was killed meanwhile.", remedy)
     if node["problems"]:

@@ -177,9 +177,9 @@ def _image(seen: Seen, allow_unenforced: bool) -> Iterator[Refusal]:
     if bare and mode in modes and options["gpu_plugins_enforcement"] in ways and not allow_unenforced:
         yield Refusal(
             "no_interposer",
-            f"gpu_mode is {mode}, and the image for {', '.join(bare)} is assembled without the interposer, so that no "
-            "share could be offered; name the directory of its libraries (make native) as native in "
-            "kube_accel_image_assemble, or set gpu_plugins_allow_unenforced=true.",
+            f"gpu_mode is {mode}, and the image for {', '.join(bare)} is assembled without the interposer, so no share "
+            "could be offered. Run 'make native', and name the directory that it made as native in "
+            "kube_accel_image_assemble. To offer shares without limits, set gpu_plugins_allow_unenforced=true.",
         )
 
 

@@ -127,7 +127,7 @@ def in_child(library: str, work: Callable[[], Dict[str, Any]], timeout: float) -
         os.kill(child, signal.SIGKILL)
     if not in_time:
         raise NoAnswer(
-            f"NVML did not answer within {timeout:g} s: the driver hangs; see 'dmesg', and reboot if it stays so"
+            f"NVML did not answer within {timeout:g} s: the driver hangs; see 'dmesg', and reboot if that does not pass"
         )
     if not answer:
         raise NoAnswer(

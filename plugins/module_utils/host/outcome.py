@@ -167,8 +167,8 @@ def _with_targets(transaction: Transaction, proposal: Proposal) -> Proposal:
             changes.append(FileChange(target, data, original, restart=False))
         else:
             warning = (
-                f"{path} led to {target} when it was changed, and no longer does. {target} was edited since and stays "
-                f"as it is: take out what is ours where something else reads it. The bytes from before are in "
+                f"{path} no longer leads to {target}, which this collection changed and someone edited since, so it "
+                f"stays. If another program reads it, remove the collection's part. The original content is in "
                 f"{transaction.directory}/record.json."
             )
             transaction.warnings += [warning] if warning not in transaction.warnings else []

@@ -70,7 +70,7 @@ def _unwritable(host: Host, path: str) -> str:
             return f"{place} is immutable or append-only, even to root; run 'chattr -i -a {place}'"
     if host.names(path) > 1:
         return (
-            f"{path} is known by other names too, as hard links, which would keep the old content; "
-            f"make it a file of its own ('cp -p {path} {path}.own && mv {path}.own {path}')"
+            f"{path} is known by other names too, as hard links, which would keep the old content. "
+            f"Make it a file of its own: 'cp -p {path} {path}.own && mv {path}.own {path}'"
         )
     return ""

@@ -230,7 +230,7 @@ def carried(
         label = f", or have the node name another by its label {said.label}" if said.label else ""
         problems.append(
             f"its configuration {chosen} in ConfigMap {file.configmap} cannot be used: {wrong[chosen]}; "
-            f"mend it there{label}"
+            f"correct it there{label}"
         )
     configuration = configurations.get(chosen) or {}
     root = _driver_root(peer, node, said.values, configuration)
@@ -420,7 +420,7 @@ def unread(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callabl
     """Return what the inventory has in place of configurations, where some are wanted."""
     name = "gpu_plugins_configs"
     _there, wrong = read(present.get(name) or {}, parse) if name in wanted else ({}, {})
-    return [f"{name} of the inventory has {key}, which cannot be used: {why}; mend it" for key, why in wrong.items()]
+    return [f"{name} of the inventory has {key}, which cannot be used: {why}; correct it" for key, why in wrong.items()]
 
 
 def lines(variables: Mapping[str, Any]) -> List[str]:

@@ -120,7 +120,10 @@ def _remarks(said: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> Ite
         values = [said.get(name), *(each.get(name.lower()) for each in nodes)]
         most = max([1.0, *(number for value in values if (number := _fraction(value)) is not None)])
         if most > 1:
-            yield f"hands out {most:g} times the {of_what} that GPUs have ({name}), as no mode here does: pods may wait"
+            yield (
+                f"allocates {most:g} times the {of_what} that GPUs have ({name}), which no mode here does: pods may be "
+                "pending"
+            )
 
 
 def _fraction(value: object) -> Optional[float]:

@@ -356,7 +356,7 @@ def _problems(
     problems = []
     if entry["variables"]:
         told = "; ".join(carry.lines(entry["variables"]))
-        problems.append(f"{peer.kind.title} was told what the inventory does not say; set {told}")
+        problems.append(f"{peer.kind.title} has settings that the inventory lacks; set {told}")
     ours = {f"{terms.namespace}/{name}" for name in _OURS.values()}
     theirs = sorted(ours & {peers.full_name(item) for item in cluster.daemonsets if not peers.is_ours(item)})
     if theirs:
@@ -371,8 +371,8 @@ def _problems(
             )
     if entry["stranded"] and not terms.strand:
         problems.append(
-            f"mode {each.mode} does not offer what these pods ask for: {', '.join(entry['stranded'])}. After an "
-            "eviction they would stay pending. Change their manifests as the plan says, or set migrate_strand=true"
+            f"mode {each.mode} does not offer what these pods ask for, so they would stay pending after an eviction: "
+            f"{', '.join(entry['stranded'])}. Change their manifests as the plan says, or set migrate_strand=true"
         )
     return problems
 

@@ -278,7 +278,7 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
         return _hami_ask(asked, card)
     if card.mig == UNKNOWN:
         raise Unmatched(
-            "nobody knows whether nvidia.com/gpu is a GPU or a MIG device there (MIG strategy single); have feature "
+            "nothing says whether nvidia.com/gpu is a GPU or a MIG device there (MIG strategy single); let feature "
             "discovery label the node nvidia.com/gpu.product"
         )
     if card.mig or any(name.startswith("nvidia.com/mig-") for name in asked):
@@ -287,7 +287,7 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
         )
     if card.sharing == UNKNOWN:
         raise Unmatched(
-            "nobody knows how its GPUs are shared; label the node nvidia.com/gpu.sharing-strategy=none, or "
+            "nothing says how its GPUs are shared; label the node nvidia.com/gpu.sharing-strategy=none, or "
             "=time-slicing and nvidia.com/gpu.replicas=<containers on a GPU>"
         )
     count = sum(asked.values())
@@ -318,7 +318,7 @@ def _hami_ask(asked: Mapping[str, int], card: Card) -> Ask:
 def _known(card: Card) -> int:
     if not card.memory_bytes:
         raise Unmatched(
-            "the share depends on the size of the node's GPUs, which nobody knows; label it nvidia.com/gpu.memory=<MiB>"
+            "the share depends on the size of the node's GPUs, which is unknown; label it nvidia.com/gpu.memory=<MiB>"
         )
     return card.memory_bytes
 
@@ -333,7 +333,7 @@ def _whole(ask: Ask, mode: str, card: Card) -> Answer:
         return Answer({cores: ask.gpus * WHOLE})
     if ask.gpus > 1:
         raise Unmatched("mode cgpu gives parts of one GPU; ask for nvidia.com/gpu on nodes of mode pgpu")
-    return Answer({memory: _known(card) // unit}, "all its memory, which is no promise that nobody else computes there")
+    return Answer({memory: _known(card) // unit}, "all its memory, which does not keep other pods from computing there")
 
 
 def _share(ask: Ask, mode: str, card: Card) -> Answer:
@@ -373,7 +373,7 @@ def _granted_whole(name: str, amount: int, card: Card) -> str:
     if profile == UNKNOWN:
         return f"{amount} {name}, each a MIG device where MIG cuts its GPUs"
     if card.sharing == UNKNOWN:
-        return f"{amount} {name} as the configuration says that nobody has read"
+        return f"{amount} {name} as a configuration that was not read says"
     device = f"MIG device {profile}" if profile else "GPU"
     replicas, sharing = card.replicas, card.sharing
     if name.startswith("nvidia.com/mig-"):

@@ -33,7 +33,7 @@ MAX_DOCUMENT = 4 << 20
 MAX_MEMBERS = 1024
 TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_REMEDY = "make the archive anew with the module oci_archive"
+_REMEDY = "make the archive again with the module oci_archive"
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,9 @@ class _Archive:
                 "blobs/sha256/[0-9a-f]{64}", name
             )
             if kind != b"0" or not known:
-                self._refuse(f"holds {name!r} (type {kind.decode('ascii', 'replace')!r}), which no image of ours has")
+                self._refuse(
+                    f"holds {name!r} (type {kind.decode('ascii', 'replace')!r}), which no image of this collection has"
+                )
             if name in parts:
                 self._refuse(f"holds {name!r} twice")
             if size > end - offset:

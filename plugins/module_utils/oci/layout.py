@@ -118,8 +118,8 @@ class Layout:
                 yield self._listed(entry)
         else:
             raise ImageError(
-                f"{self._origin} has no manifest.json: it was saved by Docker before 1.10, whose format is no longer "
-                "read; load it into such a Docker, push it, and save it with a newer one"
+                f"{self._origin} has no manifest.json, so a Docker before 1.10 saved it, in a format that is no longer "
+                "read. Load the archive into that Docker, push the image, and save it with a newer Docker"
             )
 
     def _choose(self, saved: List[Saved], architecture: str) -> Saved:
@@ -237,7 +237,7 @@ class Layout:
 
     def _json(self, blob: Blob) -> Any:  # noqa: ANN401
         if blob.size > MAX_DOCUMENT:
-            raise ImageError(f"{self._origin} is damaged: {blob.digest} is to be JSON, and has {blob.size} bytes")
+            raise ImageError(f"{self._origin} is damaged: {blob.digest} should be JSON, and has {blob.size} bytes")
         try:
             return json.loads(blob.read())
         except (ValueError, RecursionError) as error:

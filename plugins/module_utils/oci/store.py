@@ -135,14 +135,14 @@ class Store:
         for layer in image.layers:
             layers.unpack(self._layer_entries(layer.blob, origin))
         doubts = [
-            f"{origin} has /{path} in a layer above the one with the link /{link}. It is read where that leads, but "
-            "Docker, and containerd with overlayfs, put a directory in place of the link. Make the base anew, with the "
-            "file at its real path."
+            f"{origin} has /{path} in a layer above the one with the link /{link}. It is read where the link leads, "
+            "but Docker, and containerd with overlayfs, replace the link by a directory. Build the base again, with "
+            "the file at its real path."
             for link, path in layers.across.items()
         ]
         doubts += [
             f"{origin} has {name!r} as a hard link to {link!r}, which is in a layer below. It is read as that file, "
-            "but Docker, and containerd with overlayfs, cannot unpack it. Make the base anew, with both in one layer."
+            "but Docker, and containerd with overlayfs, cannot unpack it. Build the base again, with both in one layer."
             for name, link in layers.below.items()
         ]
         return Base(layers.tree, image, doubts)

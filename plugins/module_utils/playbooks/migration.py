@@ -99,8 +99,8 @@ def _not_returned(node: Mapping[str, Any], name: str, terms: Terms) -> Iterator[
     if pods and not terms.strand:
         yield Refusal(
             "pods_stranded",
-            f"Node '{name}': {node['title']} does not offer what these pods ask for: {', '.join(pods)}. After an "
-            "eviction they would stay pending. Change their manifests as the plan says, or set migrate_strand=true.",
+            f"Node '{name}': {node['title']} does not offer what these pods ask for, so they would stay pending after "
+            f"an eviction: {', '.join(pods)}. Change their manifests as the plan says, or set migrate_strand=true.",
         )
 
 

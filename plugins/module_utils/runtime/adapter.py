@@ -150,8 +150,8 @@ class Adapter(abc.ABC):
         coming = self.module.check_mode and self.host.find(self.daemon()) is None
         if ready and self.host.find(ready[0]) is None and not coming:
             raise Refused(
-                f"{ready[0]} is not on PATH, and is to say whether {self.name} is well after its restart, so nothing "
-                "was changed: install it, or set ready to a command that succeeds once the runtime answers"
+                f"{ready[0]} is not on PATH, and only it can say whether {self.name} is well after its restart, so "
+                "nothing was changed. Install it, or set ready to a command that succeeds once the runtime answers"
             )
 
     def reads_another(self, read: Given) -> str:

@@ -237,8 +237,8 @@ def _require_kept(runtime: str, text: str, path: str) -> None:
         raise ConfigError(f"{name} rewrites {path} at each start, so an edit would be lost; use runtime={name}")
     if runtime == "containerd" and _OF_K0S.match(text):
         raise ConfigError(
-            f"k0s rewrites {path} at each start, so an edit would be lost; write 'version = 3' (before k0s "
-            "1.36: 2) to /etc/k0s/containerd.d/nvidia.toml and set config_path to that file, then run again"
+            f"k0s rewrites {path} at each start, so an edit would be lost. Write 'version = 3' (before k0s "
+            "1.36: 2) to /etc/k0s/containerd.d/nvidia.toml, set config_path to that file, and run again"
         )
 
 
@@ -414,8 +414,8 @@ def _plan(runtime: str, text: str, data: Mapping[str, Any], edits: Sequence[Edit
         result = _edit_json(text, edits) if runtime == "docker" else toml_text.edited(text, edits)
     except toml_text.LayoutError as error:
         raise ConfigError(
-            f"{path} is laid out in a way that cannot be edited without harm to the rest of it: write {error} as a "
-            "table with a header of its own, then run again"
+            f"{path} is laid out in a way that cannot be edited without harm to the rest of the file. Write {error} as "
+            "a table with a header of its own, then run again"
         ) from error
     return Plan(result, tuple(edits), owned)
 

@@ -73,9 +73,9 @@ class AskedByCri(Adapter):
         wrong = cri_status.unheard(socket) if self.present and socket not in ("", listening) else ""
         if wrong:
             raise Refused(
-                f"nothing answers at {socket} ({wrong}), where {self.name} is to be asked whether it has what its file "
-                "says, though its unit runs, so nothing was changed: wait until it has started, or set cri_socket to "
-                "the socket that it listens on, or to an empty string to have it not asked"
+                f"nothing answers at {socket} ({wrong}), though the unit of {self.name} runs, so nothing was changed. "
+                f"Wait until {self.name} has started, or set cri_socket to the socket that it listens on. An empty "
+                "cri_socket leaves out the check that the runtime has what its file says"
             )
         if self.params["ready"] is not None or listening:
             return
@@ -83,8 +83,8 @@ class AskedByCri(Adapter):
             self.host.run([*self.asks(), "plugins", "ls"], timeout=10)
         except CommandError as error:
             raise Refused(
-                f"{self.name} cannot be asked whether it is well, though its unit runs, so nothing was changed: "
-                f"{error}; set ready to a command that succeeds once it answers"
+                f"{self.name} does not answer, though its unit runs, so nothing was changed: {error}. Set ready to a "
+                "command that succeeds once the runtime answers"
             ) from error
 
     def _socket(self) -> str:
@@ -136,9 +136,9 @@ class ContainerdFile(AskedByCri):
         version = runtime_config.value_at(text, ("version",), self.path)
         if version > merged.get("version", version):
             raise Refused(
-                f"{self.path} has version {version}, and this containerd heeds nothing of it, because it reads "
-                f"version {merged['version']} at most, so nothing was changed: upgrade containerd, or move the "
-                "file away to start from 'containerd config default', then run again"
+                f"{self.path} has version {version}, but this containerd ignores it, because it reads version "
+                f"{merged['version']} at most. Nothing was changed. Upgrade containerd, or move the file away to start "
+                "from 'containerd config default', then run again"
             )
         wanted = self.wanted
         if wanted.cdi and runtime_config.lacks_cdi(merged, _MERGED):
@@ -149,9 +149,9 @@ class ContainerdFile(AskedByCri):
         stray = runtime_config.stray_default(merged, _MERGED)
         if wrong:
             raise Refused(
-                f"with the new {self.path}, {wrong}, so nothing was changed: {self._overriding(text)}, which its "
-                "'imports' names, overrides it (to containerd before 2.0 all that is said of the same plugin); remove "
-                "that there, or set config_path to that file"
+                f"with the new {self.path}, {wrong}, because {self._overriding(text)}, which its 'imports' names, "
+                "overrides it. Nothing was changed. Remove the setting there (for containerd before 2.0, all settings "
+                "of that plugin), or set config_path to that file"
             )
         if stray:
             self.require_known_default(stray)

@@ -98,17 +98,17 @@ def dialect_of(runtime: str, data: Mapping[str, Any], path: str) -> Dialect:
     if disabled:
         raise ConfigError(
             f"{path} lists {sorted(disabled)[0]!r} in disabled_plugins, as Docker's packages ship it, so kubelet "
-            "cannot use this containerd; take it out of that list, or move the file away to start from "
+            "cannot use this containerd. Take it out of that list, or move the file away to start from "
             "'containerd config default', then run again"
         )
     if version == 1:
         raise ConfigError(
-            f"{path} has version 1 (or names none), which containerd 2 no longer documents: move it away to start from "
+            f"{path} has version 1 (or names none), which containerd 2 no longer documents. Move it away to start from "
             "'containerd config default', or convert it with 'containerd config migrate', then run again"
         )
     if not isinstance(version, int) or version not in CONTAINERD_CRI:
         raise ConfigError(
-            f"{path} has version {version!r}, and this collection knows 2, 3 and 4: upgrade the collection, or set "
+            f"{path} has version {version!r}, and this collection knows 2, 3, and 4. Upgrade the collection, or set "
             "container_runtime_configure=false and register the runtime yourself"
         )
     cri = ("plugins",) + CONTAINERD_CRI[version]

@@ -64,8 +64,8 @@ class Docker(Adapter):
         flag = runtime_effect.flags_against(start, self.candidate(changes))
         if flag:
             raise Refused(
-                f"dockerd on this host is started with {flag}, and does not start when {self.path} says the same "
-                f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
+                f"dockerd on this host is started with {flag}, and does not start when {self.path} says the same, "
+                f"so nothing was changed. Move {flag} from the unit's command line to that file, then run again"
             )
 
     def why_not_now(self) -> str:
@@ -80,7 +80,7 @@ class Docker(Adapter):
         if len(said) != 2 or said[0] != "false" or said[1] == "0":
             return ""
         return (
-            f"Docker has to be restarted, which would stop the {said[1]} containers that run on this host because "
-            'live-restore is off, so nothing was changed: set "live-restore": true in its configuration and run '
-            "'systemctl reload docker', or drain the node and set stop_containers=true"
+            f"Docker needs a restart, which would stop the {said[1]} containers of this host because live-restore is "
+            'off, so nothing was changed. Set "live-restore": true in its configuration, and run \'systemctl reload '
+            "docker'. Or drain the node and set stop_containers=true"
         )

@@ -169,8 +169,8 @@ def unread(where: Places, files: Mapping[str, str]) -> str:
         word = next((word for word in SETTINGS if word in text), "")
         if word and path != where.settings:
             return (
-                f"{path} speaks of {word}, which may keep {where.name} from what is to be configured, and nothing on "
-                "this host reads YAML"
+                f"{path} has {word}, which may override what would be configured for {where.name}, and this host has "
+                "no library that reads YAML"
             )
     return ""
 

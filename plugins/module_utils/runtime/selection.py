@@ -87,21 +87,21 @@ def refuse_selection(options: Options, host: Host, selection: Selection) -> Iter
     elif distribution and distribution.name != runtime:
         yield Refusal(
             "distribution",
-            f"kubelet on {host.name} uses the containerd of {distribution.name} ({distribution.path} exists); "
-            f"{runtime} is a second one that runs no pods; set container_runtime_name={distribution.name} or auto, or "
-            "take that path out of container_runtime_detect if it is a leftover.",
+            f"kubelet on {host.name} uses the containerd of {distribution.name} ({distribution.path} exists), "
+            f"so {runtime} is a second one that runs no pods. Set container_runtime_name={distribution.name} or auto. "
+            "If that path is a leftover, remove it from container_runtime_detect.",
         )
     elif not distribution and in_use not in ("", runtime):
         yield Refusal(
             "in_use",
-            f"kubelet on {host.name} uses {host.endpoint}, which is {in_use}; {runtime} runs no pods there; set "
-            f"container_runtime_name={in_use} or auto, or take the file that says so out of "
-            "container_runtime_kubelet_files if it is a leftover.",
+            f"kubelet on {host.name} uses {host.endpoint}, which is {in_use}, so {runtime} runs no pods there. "
+            f"Set container_runtime_name={in_use} or auto. If the file that says so is a leftover, remove it from "
+            "container_runtime_kubelet_files.",
         )
     elif not distribution and not in_use and names and runtime not in names:
         signs = ", ".join(sign.path for sign in options.detect if sign.name == runtime)
         yield Refusal(
             "not_there",
-            f"{host.name} has {', '.join(names)} and not {runtime}, of which {signs} would tell; set "
-            f"container_runtime_name to what kubelet uses or to auto, or start {runtime}.",
+            f"{host.name} has {', '.join(names)} but not {runtime}, which would have {signs}; set "
+            f"container_runtime_name to the runtime that kubelet uses or to auto, or start {runtime}.",
         )

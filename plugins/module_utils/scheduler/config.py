@@ -237,8 +237,8 @@ def _is_taken_out(extender: Mapping[str, Any], wanted: Wanted, path: str) -> boo
     names = ", ".join(sorted(resources_of(extender))) or "all pods"
     raise ConfigError(
         f"{path}: the extender {extender.get('urlPrefix')} is asked for {names}, and kube-scheduler allows one "
-        "extender a resource: to have ours asked instead set scheduler_takeover=true, which keeps its entry for the "
-        "way back"
+        "extender a resource. To use ours instead, set scheduler_takeover=true. The role keeps the other's entry, and "
+        "restores it when it is uninstalled"
     )
 
 

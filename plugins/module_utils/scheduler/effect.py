@@ -158,7 +158,9 @@ def _address(url: str) -> str:
 def _configz(host: Host, question: Question, kubeconfig: str) -> Dict[str, Any]:
     certificate = client_certificate(host, kubeconfig, question.root)
     if certificate is None:
-        raise LeaseError("it has no client certificate, and a token is shown to nobody who cannot be told apart")
+        raise LeaseError(
+            "it has no client certificate, and its token is not sent to a server whose identity is not proven"
+        )
     parts = urlsplit(question.url)
     # kube-scheduler signs its certificate itself and no CA knows it; this is the local host and nothing secret is sent.
     context = ssl._create_unverified_context()  # noqa: S323
@@ -181,13 +183,16 @@ def _by_processes(question: Question, reasons: str) -> Answer:
     proc = os.path.join(question.root, "proc")
     files = config_files(proc) if question.own_process else {}
     if not files:
-        return Answer(unknown=reasons or "nobody can be asked")
+        return Answer(unknown=reasons or "no kube-scheduler can be asked")
     shown = question.file or "none"
     right = sorted(number for number, file in files.items() if file == question.file)
     if not right:
         others = ", ".join(sorted({file or "none" for file in files.values()}))
         return Answer(problem=f"no kube-scheduler in {proc} was started with the configuration {shown}, but {others}")
-    return Answer(f"process {right[-1]}, whose command line names the configuration {shown}; nobody else: {reasons}")
+    return Answer(
+        f"process {right[-1]}, whose command line names the configuration {shown}; kube-scheduler itself did not "
+        f"answer: {reasons}"
+    )
 
 
 def config_files(proc: str) -> Dict[str, "str | None"]:

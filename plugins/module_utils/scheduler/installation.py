@@ -132,8 +132,8 @@ class Installation:
             text = (read(path) or b"").decode(errors="replace")
             if told.is_same_pod(text):
                 raise ConfigError(
-                    f"{path} is a manifest of the same pod as {self.told_path}, and kubelet runs whichever of them it "
-                    "likes: move it out of that directory, then run again"
+                    f"{path} is a manifest of the same pod as {self.told_path}, and kubelet runs only one of them: "
+                    "move it out of that directory, then run again"
                 )
 
     def base(self, told: Told, flags: bool = True) -> str:

@@ -106,9 +106,7 @@ class Manifest:
                 f"{self.path} has --config without the name of a file, which wins over an earlier one: take it out"
             )
         if "$" in inside:
-            raise ConfigError(
-                f"{self.path} has --config={inside}, a variable, and which file that is cannot be told: write its path"
-            )
+            raise ConfigError(f"{self.path} has --config={inside}, a variable, so the file is unknown: write its path")
         outside = self.outside(inside)
         if outside is None:
             raise ConfigError(
@@ -237,8 +235,8 @@ class Manifest:
             )
         if self._script() is not None and not files:
             raise ConfigError(
-                f"{self.path} starts kube-scheduler from the text of a shell, where no flag can be added safely: write "
-                "its command as a list that begins with kube-scheduler, or give it a --config there"
+                f"{self.path} starts kube-scheduler from a shell's text, to which no flag can be added safely. Write "
+                "its command as a list that begins with kube-scheduler, or add --config to the text"
             )
 
     def _flags(self) -> Iterator[Tuple[str, str]]:

@@ -115,8 +115,8 @@ class Settings:
         theirs = _argument(self._arguments, "config")
         if theirs is not None and self._config is not None:
             raise ConfigError(
-                f"{self.path} and another file beside it both give kube-scheduler a configuration, and theirs is "
-                f"{theirs}: take config= out of theirs, or run with state=absent first"
+                f"{self.path} and another file beside it both give kube-scheduler a configuration. The other file's is "
+                f"{theirs}. Remove config= from the other file, or run with state=absent first"
             )
         if theirs is None:
             self._config = wanted.config_path

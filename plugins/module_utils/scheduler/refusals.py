@@ -53,10 +53,10 @@ def _of_network(plan: Plan, network: Sequence[Mapping[str, Any]]) -> Iterator[Re
     if plan.layout == "proxied" and any(each["blind"] for each in network):
         yield Refusal(
             "network_cilium",
-            "scheduler_network_policy_from is set, and the cluster's network is Cilium, which takes no node for an "
-            "ipBlock: the API server, through which kube-scheduler asks the extender, would be kept out; leave it "
-            "empty, or set scheduler_network_policy_enabled=false and write a CiliumNetworkPolicy that admits the "
-            "entities kube-apiserver and remote-node.",
+            "scheduler_network_policy_from is set, but Cilium does not match nodes by ipBlock, so the policy would "
+            "block the API server, through which kube-scheduler asks the extender. Leave it empty. Or set "
+            "scheduler_network_policy_enabled=false, and write a CiliumNetworkPolicy that admits the entities "
+            "kube-apiserver and remote-node.",
         )
 
 
@@ -93,9 +93,9 @@ def _of_host(options: Options, host: Host, plan: Plan) -> Iterator[Refusal]:
     elif not plan.here:
         yield Refusal(
             "manifest_missing",
-            f"{options.host_root}{options.manifest_path} does not exist, so kube-scheduler is no static pod of this "
-            "host; set scheduler_manifest_path, or take the host out of the group kube_control_plane; for a control "
-            "plane that cannot be reached set scheduler_layout=secondary.",
+            f"{options.host_root}{options.manifest_path} does not exist, so kube-scheduler is not a static pod of "
+            "this host. Set scheduler_manifest_path, or remove the host from the group kube_control_plane. For a "
+            "control plane that cannot be reached, set scheduler_layout=secondary.",
         )
 
 
@@ -130,16 +130,16 @@ def _of_binders(plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
         yield Refusal(
             "several_binders",
             f"kube-scheduler allows one extender with bind_verb, and scheduler_extenders"
-            f"{' and ours have' if local else ' has'} {count}"
-            f"{'; set scheduler_layout=proxied, in which ours does not bind' if local else ''}.",
+            f"{' and ours have' if local else ' has'} {count}; "
+            f"{'set scheduler_layout=proxied, in which ours does not bind' if local else 'leave bind_verb to one'}.",
         )
     proposal = mapping(seen.get("proposal"))
     code, said = proposal.get("code"), str(proposal.get("msg") or "")
     if code == TWO_BINDERS:
         yield Refusal(
             TWO_BINDERS,
-            "Another extender of kube-scheduler binds pods already, and kube-scheduler allows one; set "
-            f"scheduler_layout=proxied, in which ours does not bind, or remove the other. {said}",
+            "Another extender of kube-scheduler binds pods already, and kube-scheduler allows one such extender. Set "
+            f"scheduler_layout=proxied, in which ours does not bind, or remove the other: {said}",
         )
     elif said and code != MISSING_LIBRARY and count < 2:
         yield Refusal("configuration_refused", said)

@@ -38,8 +38,8 @@ class PluginPods:
         # Some accounts are shown the pods of their own namespaces alone.
         elif items is not None and not any(place == namespace for place, _name in self._named):
             self.doubt = (
-                f"no pod of namespace {namespace} is seen: whether plugins run, and what nodes told still holds, is "
-                "not known; say where plugins run, and use an account that may list the pods of all namespaces"
+                f"no pod of namespace {namespace} is visible, so reports of nodes may be out of date. Name the "
+                "namespace of the plugins, and use an account that may list the pods of all namespaces"
             )
         self.judged = items is not None and not self.doubt
         """Whether it is known which plugins run."""

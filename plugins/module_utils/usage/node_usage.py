@@ -39,23 +39,23 @@ from .nodes import claimed_gpus
 from .places import Places
 
 _REMARKS = {
-    ANEW: "its counters began anew {when}, and part of that is lost",
-    REPLACED: "its ledger was replaced by another {when}, and part of that is lost",
+    ANEW: "its counters were reset {when}, and part of that time is lost",
+    REPLACED: "its ledger was replaced by another {when}, and part of that time is lost",
     BEYOND: (
-        "its counters grew by more than its GPUs can have given {when}, and nothing of that is counted; did another "
+        "its counters grew by more than its GPUs can have given {when}, and nothing of that is counted. Did another "
         "machine take its name, or are these two clusters? Name one by prometheus_selector"
     ),
     DISAGREE: (
-        "two plugins tell different things of it {when}, and nothing of that is counted: {who}; are these two "
+        "two plugins report different values of it {when}, and nothing of that is counted: {who}. Are these two "
         "clusters? Name one by prometheus_selector"
     ),
     TWO_NODES: (
-        "it has GPUs that another node has at the same time {when}, and nothing of that is counted: {who}; is that "
+        "it has GPUs that another node has at the same time {when}, and nothing of that is counted: {who}. Is this "
         "one machine with two names, or are these two clusters? Name one by prometheus_selector"
     ),
-    NO_GPUS: "it does not tell which GPUs it has {when}, and nothing of that is counted; is accel_gpu_info scraped?",
+    NO_GPUS: "it does not report which GPUs it has {when}, and nothing of that is counted; is accel_gpu_info scraped?",
     NO_CAPACITY: (
-        "it charges for GPUs of which it does not tell the time {when}, and nobody is charged; is "
+        "it charges for GPUs but does not report their time {when}, and no namespace is charged; is "
         "accel_node_gpu_seconds_total scraped?"
     ),
 }

@@ -139,7 +139,7 @@ def test_modes_guide_has_every_gpu_choosing_annotation() -> None:
     ("limits", "wrong"),
     [
         ({"tencent.com/vcuda-core": 30}, "needs some of its memory"),
-        ({"nvidia.com/mps-core": 130, "nvidia.com/mps-memory": 4}, "ask for 1 to 99"),
+        ({"nvidia.com/mps-core": 130, "nvidia.com/mps-memory": 4}, "Ask for 1 to 99"),
         ({"nvidia.com/mps-core": 30, "tencent.com/vcuda-memory": 4}, "no one node offers"),
         ({"nvidia.com/gpumem": 4000}, "no mode offers"),
     ],

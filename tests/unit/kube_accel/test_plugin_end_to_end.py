@@ -297,7 +297,7 @@ def test_the_node_is_labelled_and_what_others_set_stays(host: Host) -> None:
         "nvidia.com/mig.capable": "true",
         "nvidia.com/mps.capable": "false",
     }
-    wait(lambda: any("somebody else" in line["message"] for line in plugin.logged()), "the warning")
+    wait(lambda: any("labels of another program" in line["message"] for line in plugin.logged()), "the warning")
 
 
 def test_a_lost_gpu_is_withdrawn_alone_and_comes_back_by_itself(host: Host) -> None:

@@ -193,7 +193,7 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
                 "__gpu_plugins_picked": {"resources": [node("mps")]},
                 "__gpu_plugins_pods": {"resources": [pod("agent", {"nvidia.com/mps-core": "1"}, owner="DaemonSet")]},
             },
-            "belong to a DaemonSet or are static, and would return: team/agent; keep them off the node",
+            "would return, because they are static or belong to a DaemonSet: team/agent. Keep them off the node",
         ),
         (
             {"gpu_mode": "mps", "gpus": GPUS, "__gpu_plugins_daemonsets": {"resources": [PLAIN]}},

@@ -56,7 +56,7 @@ def test_a_pods_cgroup_has_what_all_its_containers_have(world: World, path: str)
 
 
 def test_a_container_that_cannot_be_limited_does_not_start(world: World) -> None:
-    with pytest.raises(EnforceError, match="has not told of its pod"):
+    with pytest.raises(EnforceError, match="has not reported its pod yet"):
         world.start("")
     with pytest.raises(EnforceError, match="has no cgroup"):
         world.start()

@@ -69,7 +69,9 @@ def test_unknown_pods_holdings_are_taken_and_named(cluster: Cluster) -> None:
     )
     reason = cluster.schedule("p")
     assert "best has 1 percent" in reason
-    assert "; team/ghost, which the API server has no more, still holds GPUs: end its containers on the node" in reason
+    assert (
+        "; team/ghost, which the API server no longer has, still holds GPUs: end its containers on the node" in reason
+    )
     cluster.tell(holding("ghost"), gpu=1)
     assert cluster.extender.schedule(cluster.api.pods["p"], NODE) == ""
     assert cluster.gpus() == [uuid(NODE, 0)]
@@ -90,7 +92,7 @@ def test_pod_deleted_by_force_holds_its_gpu_until_reported_free(
     cluster.tell(holding("old"))
     cluster.delete("old", status, **metadata)
     assert [cluster.schedule("new"), cluster.gpus()] == ["", [uuid(NODE, 1)]]
-    assert "team/old, which the API server has no more" in cluster.schedule("third")
+    assert "team/old, which the API server no longer has" in cluster.schedule("third")
     cluster.tell(holding("new"), gpu=1)
     assert cluster.extender.schedule(cluster.api.pods["third"], NODE) == ""
 

@@ -65,7 +65,7 @@ def test_what_a_container_may_ask_for(limits: dict[str, object], mode: Mode, req
         ({CORE: "30"}, "asks for 30 tencent.com/vcuda-core and no tencent.com/vcuda-memory; a share .* needs"),
         ({CORE: "30", MEMORY: "0"}, "and no tencent.com/vcuda-memory"),
         ({MEMORY: "8"}, "asks for tencent.com/vcuda-memory without tencent.com/vcuda-core"),
-        ({MPS_CORE: "200"}, "asks for 200 .*; MPS serves a container from one GPU: .* use nvidia.com/gpu"),
+        ({MPS_CORE: "200"}, "asks for 200 .*; MPS serves a container from one GPU. .* use nvidia.com/gpu"),
         ({MPS_CORE: "0", MPS_MEMORY: "8"}, "nvidia.com/mps-memory without nvidia.com/mps-core"),
         ({CORE: "30", MEMORY: "8", CGPU: "1"}, "aliyun.com/gpu-mem and tencent.com/vcuda-core and .*; use .* one mode"),
         ({CORE: "30", MPS_MEMORY: "8"}, "use the resources of one mode"),

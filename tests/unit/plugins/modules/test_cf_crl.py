@@ -164,7 +164,7 @@ def test_definition_of_somebody_else_stays_unless_told(platform: Platform) -> No
     for state in ("present", "absent"):
         done = platform.crl(CORE, MEMORY, state=state)
         assert (done["written"], done["kept"]) == ([NAMES[1]], [NAMES[0]])
-        assert f"kube-public/{NAMES[0]} was made by somebody else" in str(done["warnings"])
+        assert f"kube-public/{NAMES[0]} was not made by this module" in str(done["warnings"])
         assert platform.store.get("configmaps", "kube-public", NAMES[0]) == before
 
     alike = {**CORE, "default_value": "50", "description_en": "vCores"}

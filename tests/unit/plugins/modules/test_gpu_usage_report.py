@@ -139,7 +139,7 @@ def test_what_is_lost_with_a_ledger_or_a_silent_node_is_said(report: Report) -> 
     done = report(end=f"{DAY}T03:00:00Z", prices={"Tesla T4": 0.5}, currency="EUR")
     assert not done["complete"]
     anew, silent = done["report"]["problems"]
-    assert anew.startswith("node a: its counters began anew between 2025-11-22T02:09:00Z and 2025-11-22T02:10:00Z")
+    assert anew.startswith("node a: its counters were reset between 2025-11-22T02:09:00Z and 2025-11-22T02:10:00Z")
     assert silent == "node b: nothing is known after 2025-11-22T02:00:00Z"
     assert hours(done)["team-0", "vgpu"] == pytest.approx(0.75 - 0.25 * 30 / HOUR, abs=1e-6)
     assert hours(done)["team-0", "pgpu"] == 2.0
@@ -207,7 +207,7 @@ def test_a_tenant_who_tells_of_a_node_too_is_found_out(report: Report) -> None:
     assert not done["complete"]
     assert hours(done) == {("team-0", "pgpu"): 1.0}
     (problem,) = done["report"]["problems"]
-    assert problem.startswith("node a: two plugins tell different things of it ")
+    assert problem.startswith("node a: two plugins report different values of it ")
     assert "instance=198.51.100.7:80" in problem
     assert "prometheus_selector" in problem
     (unknown,) = done["report"]["unknown"]

@@ -224,7 +224,7 @@ def test_former_link_target_is_restored_unless_edited(node: Node) -> None:
     shutil.copy(then, node.config)
     then.write_bytes(then.read_bytes() + b"# a later hand\n")
     taken = node.run(state="absent")
-    assert f"{then} was edited since and stays as it is" in str(taken["warnings"])
+    assert f"{then} and someone edited since, so it stays" in str(taken["warnings"])
     assert node.config.read_bytes() == before
 
 
@@ -1066,10 +1066,10 @@ def test_who_cannot_be_asked_is_named_before_anything_changes(node: Node) -> Non
             assert f"nothing answers at {nowhere} (No such file or directory)" in refused["msg"]
         for check in (True, False):
             refused = node.run(check=check, ready=["not-here", "version"])
-            assert "not-here is not on PATH, and is to say whether containerd is well" in refused["msg"]
+            assert "not-here is not on PATH, and only it can say whether containerd is well" in refused["msg"]
         node.config.write_bytes(before.replace(b"[grpc]", b"[not_grpc]"))
         node.command("ctr", "echo 'no such socket' >&2; exit 1")
-        assert "containerd cannot be asked whether it is well" in node.run(check=True)["msg"]
+        assert "containerd does not answer, though its unit runs" in node.run(check=True)["msg"]
         node.config.write_bytes(before)
         assert node.run(check=True, ready=["true"])["changed"]
     finally:
@@ -1165,7 +1165,7 @@ def test_silent_k3s_socket_is_named_before_any_change(k3s: Node) -> None:
     for check in (True, False):
         refused = k3s.run(check=check, **k3s_options(k3s, cri_socket=str(nowhere)))
         assert f"nothing answers at {nowhere} (No such file or directory)" in refused["msg"]
-        assert "wait until it has started" in refused["msg"]
+        assert "Wait until containerd has started" in refused["msg"]
     assert k3s.run(check=True, **k3s_options(k3s))["changed"]
 
 
@@ -1377,4 +1377,4 @@ def test_a_hidden_import_and_one_of_an_import_are_named(node: Node, containerd: 
 def test_file_version_containerd_cannot_read_is_refused(node: Node) -> None:
     """containerd 1.6 takes what is said of plugins that it does not know for nothing."""
     node.command("containerd", f"exec cat {FIXTURES}/containerd-1.7.toml")
-    assert "version 3, and this containerd heeds nothing of it, because it reads version 2" in node.run()["msg"]
+    assert "version 3, but this containerd ignores it, because it reads version 2" in node.run()["msg"]

@@ -461,7 +461,7 @@ def test_files_that_are_right_and_not_heeded_are_no_success(node: ControlPlane) 
     for check in (True, False):
         result = node.run(check=check, extenders=[EXTENDER])
         assert result["failed"]
-        assert "does not heed them" in result["msg"]
+        assert "does not use them" in result["msg"]
         assert "crictl stop" in result["msg"]
 
 

@@ -78,7 +78,7 @@ def test_a_killed_run_is_taken_up_in_whichever_layout(mode: str, config: str) ->
     found = begun(a_node(mode, config, write(NOTE)), Layout("cgpu"))
     assert (found.refusals, found.killed, found.job) == ([], True, job_name("gpu-1"))
     assert found.before["name"] == "pgpu"
-    assert "a benchmark was killed there. Its Job is removed, and the node is brought back to pgpu" in found.says
+    assert "a benchmark was killed there. First its Job is removed, and the node is restored to pgpu" in found.says
     assert written(found) == Note(WHOLE, (Layout("cgpu"),))
 
 
@@ -89,7 +89,7 @@ def test_a_killed_run_that_had_cordoned_the_node_is_taken_up() -> None:
 
 def test_a_dry_run_says_what_would_become_of_the_node() -> None:
     said = begun(a_node("vgpu", "", write(NOTE)), check=True).says
-    assert "Its Job would be removed, and the node would be brought back to pgpu first" in said
+    assert "First its Job would be removed, and the node would be restored to pgpu" in said
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,9 @@ def test_strict_reader_gets_no_key_twice_beside_a_merge() -> None:
 @pytest.mark.usefixtures("parser")
 def test_what_cannot_be_edited_safely_is_refused_with_a_remedy() -> None:
     text = "a: &a {x: 1}\nb:\n  <<: *a\n"
-    with pytest.raises(YamlError, match=r"cannot be edited safely: write .* out as plain lists") as refusal:
+    with pytest.raises(
+        YamlError, match=r"cannot be edited safely. In that file, write .* out as plain lists"
+    ) as refusal:
         edit(text, {"a": {"x": 1}, "b": {"y": 1}}, FILE)
     assert str(refusal.value).startswith(f"{FILE} ")
     assert "then run again" in str(refusal.value)

@@ -456,14 +456,14 @@ def test_a_bare_host_of_a_known_system_is_accepted(system: str) -> None:
             observed(H100, installed="590.48.01"),
             {},
             "downgrade",
-            "590.48.01 is installed, and packages do not go back to 580; run the playbook uninstall",
+            "590.48.01 is installed, and packages do not go back to 580. On this host, run the playbook uninstall",
         ),
         (
             "debian12",
             observed(H100, installed="580.105.08"),
             {"driver_version": "580.95.05"},
             "downgrade",
-            "packages do not go back to 580.95.05;",
+            "packages do not go back to 580.95.05.",
         ),
     ],
 )
@@ -698,7 +698,7 @@ def test_keyring_without_checksum_must_be_local_or_trusted() -> None:
             {},
             "kernel_packages_missing",
             "linux-headers-6.18.4-fc is in no package source of this host, which has linux-headers-6.1.0-55-amd64,"
-            " linux-headers-6.1.0-56-amd64; boot one of those kernels, name the kernel to build for",
+            " linux-headers-6.1.0-56-amd64. Boot a kernel that a source has packages for, name the kernel to build",
         ),
         (
             {"packages": {"missing": ["nvidia-utils-615-server"]}},
@@ -715,7 +715,7 @@ def test_keyring_without_checksum_must_be_local_or_trusted() -> None:
             },
             {},
             "kernel_packages_missing",
-            "which has linux-modules-nvidia-580-server-6.8.0-90-generic; boot one of those kernels",
+            "which has linux-modules-nvidia-580-server-6.8.0-90-generic. Boot a kernel that a source has packages for",
         ),
         (
             {

@@ -402,7 +402,7 @@ def test_pods_without_a_server_are_named_with_new_requests() -> None:
     assert (row["pod"], row["owner"], row["container"]) == ("team/share", "ReplicaSet/share", "main")
     assert row["becomes"] == {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 12}
     assert entry["stranded"] == ["team/share"]
-    assert "what these pods ask for: team/share. After an eviction they would" in " ".join(entry["problems"])
+    assert "they would stay pending after an eviction: team/share. Change" in " ".join(entry["problems"])
     assert of("hami", share, terms=Terms("kube-accel", strand=True))["problems"] == []
     assert of("nvidia", pod("whole", {"nvidia.com/gpu": "2"}))["stranded"] == []
 
@@ -534,7 +534,7 @@ def test_units_and_replicas_of_the_node_count() -> None:
             "vgpu",
             {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
             resources.Card(),
-            "nobody knows",
+            "which is unknown",
         ),
         ("nvidia", "vgpu", {"nvidia.com/mig-1g.10gb": "1"}, CARD, "MIG devices are offered by mode pgpu alone"),
         ("nvidia", "cgpu", {"nvidia.com/gpu": "2"}, CARD, "parts of one GPU"),

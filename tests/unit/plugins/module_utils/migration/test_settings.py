@@ -111,8 +111,8 @@ def test_what_cannot_be_read_is_said_and_nothing_begins(more: Object) -> None:
     found = entry([plugin(**more)], maps=MAPS)
     (problem,) = found["problems"]
     assert "set gpu_plugins_configs" in problem
-    assert all("nobody has read" in row["has"] for row in found["pods"])
-    assert all("nobody knows" in row["note"] for row in entry([plugin(**more)], mode="vgpu")["pods"])
+    assert all("that was not read" in row["has"] for row in found["pods"])
+    assert all("nothing says" in row["note"] for row in entry([plugin(**more)], mode="vgpu")["pods"])
     assert entry([plugin(**more)], variables={"gpu_plugins_configs": {"mine": SHARED}})["problems"] == []
 
 

@@ -77,8 +77,8 @@ GONE = node(back={"metadata": {}}, gone=["default/nvdp"], problems=["It is odd"]
             node(back={"metadata": {}}, returns=RETURNS),
             BACK,
             "pods_stranded",
-            "Node 'gpu-a': NVIDIA's device plugin does not offer what these pods ask for: a/x. After an eviction they "
-            "would stay pending. Change their manifests as the plan says, or set migrate_strand=true.",
+            "Node 'gpu-a': NVIDIA's device plugin does not offer what these pods ask for, so they would stay pending "
+            "after an eviction: a/x. Change their manifests as the plan says, or set migrate_strand=true.",
         ),
     ],
 )

@@ -224,7 +224,7 @@ def test_merged_configuration_without_the_runtime_is_refused() -> None:
     [
         ("[plugins]\n", ["version 1", "config migrate"]),
         ("version = 1\n", ["version 1", "config migrate"]),
-        ("version = 9\n", ["version 9", "2, 3 and 4"]),
+        ("version = 9\n", ["version 9", "2, 3, and 4"]),
         ("version = 2\n\nbroken =\n", [FILE, "line 3"]),
         ('version = 2\ndisabled_plugins = ["cri"]\n', ["'cri'", "disabled_plugins"]),
         ("version = 2\n[[plugins]]\nx = 1\n", ["plugins", "where a table belongs"]),

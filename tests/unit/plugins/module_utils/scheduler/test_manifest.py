@@ -187,15 +187,15 @@ def test_flags_are_those_that_kube_scheduler_takes(
 
 
 NO_EFFECT: list[tuple[list[str], list[str]]] = [
-    (["/bin/sh", "-c", "exec kube-scheduler --v=2"], ["text of a shell", "as a list", "--config"]),
+    (["/bin/sh", "-c", "exec kube-scheduler --v=2"], ["a shell's text", "as a list", "--config"]),
     (["bash", "-c", "exec kube-scheduler 'x"], ["cannot be read", "quotation"]),
     (["kube-scheduler", "--write-config-to=/x"], ["--write-config-to=/x", "take it out"]),
     (["kube-scheduler", "--policy-config-file", "/x"], ["--policy-config-file=/x", "1.23"]),
     (["kube-scheduler", "--algorithm-provider=y"], ["--algorithm-provider=y", "1.23"]),
     (["kube-scheduler", "--config=$(FILE)"], ["a variable", "write its path"]),
     (["kube-scheduler", "--config="], ["without the name of a file", "take it out"]),
-    (["/usr/bin/dumb-init", "--", "/bin/sh", "-c", "exec kube-scheduler --v=2"], ["text of a shell"]),
-    (["busybox", "sh", "-c", "exec kube-scheduler"], ["text of a shell"]),
+    (["/usr/bin/dumb-init", "--", "/bin/sh", "-c", "exec kube-scheduler --v=2"], ["a shell's text"]),
+    (["busybox", "sh", "-c", "exec kube-scheduler"], ["a shell's text"]),
 ]
 
 

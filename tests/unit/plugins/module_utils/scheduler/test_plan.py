@@ -245,7 +245,7 @@ CLUSTER_CONFIGURATION = {"resources": [{"data": {"ClusterConfiguration": "schedu
         ({"layout": "beside"}, "layout_unknown", "scheduler_layout is 'beside'; set it to one of auto, local"),
         ({"policy": "pack"}, "policy_unknown", "set it to binpack or spread"),
         ({"layout": "local", "image": ""}, "image_missing", "scheduler_image is not set"),
-        ({"layout": "local", "seen": {"proposal": TWO_BINDERS}}, "two_binders", "set scheduler_layout=proxied"),
+        ({"layout": "local", "seen": {"proposal": TWO_BINDERS}}, "two_binders", "Set scheduler_layout=proxied"),
         ({"seen": {"proposal": {"failed": True, "msg": "/c: x is no field"}}}, "configuration_refused", "is no field"),
         # As a task leaves it that is not allowed to fail.
         ({"seen": {"proposal": {"failed": False, "msg": "/c: x is no field"}}}, "configuration_refused", "is no field"),
@@ -254,7 +254,7 @@ CLUSTER_CONFIGURATION = {"resources": [{"data": {"ClusterConfiguration": "schedu
             "manifest_missing",
             "/host/etc/kubernetes/manifests/kube-scheduler.yaml does not exist",
         ),
-        ({"seen": {"places": found()}}, "manifest_missing", "set scheduler_manifest_path"),
+        ({"seen": {"places": found()}}, "manifest_missing", "Set scheduler_manifest_path"),
         (
             {"seen": {"places": found("microk8s")}},
             "control_plane_unsupported",
@@ -303,7 +303,7 @@ CLUSTER_CONFIGURATION = {"resources": [{"data": {"ClusterConfiguration": "schedu
             "network_peers",
             "scheduler_network_policy_from: peer 1 is ",
         ),
-        ({"layout": "proxied", "network_policy_from": [PEER]}, "network_cilium", "and the cluster's network is Cilium"),
+        ({"layout": "proxied", "network_policy_from": [PEER]}, "network_cilium", "but Cilium does not match nodes by ipBlock"),
         (
             {"layout": "proxied", "seen": {"scheduler_conf": conf({"clusters": []})}},
             "document_unreadable",

@@ -290,7 +290,7 @@ def test_what_a_plugin_that_runs_tells_is_believed() -> None:
 def test_reader_who_may_not_see_plugins_is_told_only_that() -> None:
     nodes = [node(name, {0: (TRAIN,)}) for name in ("a", "b")]
     (problem,) = view(nodes, [pod("mine", SHARE)]).problems
-    assert problem.startswith("no pod of namespace kube-system is seen: whether plugins run, ")
+    assert problem.startswith("no pod of namespace kube-system is visible, so reports of nodes may be out of date. ")
     assert problem.endswith(" an account that may list the pods of all namespaces")
     items = [pod("train", SHARE, "a"), plugin("a", "gpu"), plugin("b", "gpu")]
     (problem,) = view(nodes, items).problems

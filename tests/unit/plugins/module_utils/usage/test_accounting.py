@@ -187,7 +187,7 @@ def test_restored_older_ledger_is_not_billed_whole() -> None:
     found = usage({"a": pages}, window(START, START + 2 * HOUR))
     assert had(found) == {"team": 0.5, "": 0.5}
     assert found.unknown == {T4.name: HOUR}
-    assert "node a: its counters began anew between 2025-11-22T00:00:00Z and" in found.problems[0]
+    assert "node a: its counters were reset between 2025-11-22T00:00:00Z and" in found.problems[0]
 
 
 def test_counters_that_begin_anew_take_nothing_back() -> None:
@@ -203,7 +203,7 @@ def test_counters_that_begin_anew_take_nothing_back() -> None:
     found = usage(scrapes.pages(), window(START, START + 4 * HOUR))
     assert had(found) == {"team": 1.75, "": 1.75}
     assert found.unknown == {H100.name: HOUR / 2}
-    assert "began anew between 2025-11-22T02:00:00Z and 2025-11-22T03:00:00Z" in found.problems[0]
+    assert "were reset between 2025-11-22T02:00:00Z and 2025-11-22T03:00:00Z" in found.problems[0]
 
 
 def test_unnoticed_counter_reset_charges_at_most_the_capacity() -> None:
@@ -249,7 +249,7 @@ def test_same_named_nodes_of_two_clusters_are_unknown() -> None:
     assert had(found) == {"team": 3.0, "": 0.0}
     assert found.causes == {(H100.name, DISAGREE): 3 * HOUR}
     (problem,) = found.problems
-    assert problem.startswith("node a: two plugins tell different things of it 6 times between 2025-11-22T00:00:00Z")
+    assert problem.startswith("node a: two plugins report different values of it 6 times between 2025-11-22T00:00:00Z")
     assert "instance=192.0.2.1:9445" in problem
     assert "instance=198.51.100.1:9445" in problem
     assert "prometheus_selector" in problem
@@ -435,7 +435,7 @@ def test_nobody_is_charged_more_than_it_had(events: list, prometheus: bool, data
     lag = 60 * 3 * (1 + lives.lost.get("n0", 0))
     there = {model: true[-1].capacity[model] - before.capacity.get(model, 0) for model in true[-1].capacity}
     assert sum(found.capacity.values()) <= 3 * Fraction(lives.end - before.at) + lag
-    if "".join(found.problems).count("began anew") > lives.lost.get("n0", 0):
+    if "".join(found.problems).count("were reset") > lives.lost.get("n0", 0):
         return
     charged = {account: charge.gpu_seconds for (_, account), charge in found.charges.items()}
     for model, seconds in found.capacity.items():

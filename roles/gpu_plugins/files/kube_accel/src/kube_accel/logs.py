@@ -54,4 +54,4 @@ def configure(level: str) -> None:
 
 def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
     if not issubclass(kind, SystemExit):
-        _log.critical("an error that nobody expected", exc_info=(kind, error or kind(), trace))
+        _log.critical("unexpected error", exc_info=(kind, error or kind(), trace))

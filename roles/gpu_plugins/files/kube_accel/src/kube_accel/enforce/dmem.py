@@ -47,7 +47,7 @@ class Dmem:
     def start(self, start: Start) -> None:
         """Limit the pod. Raises EnforceError."""
         if not start.pod_uid:
-            raise EnforceError("its memory cannot be limited: the API server has not told of its pod")
+            raise EnforceError("its memory cannot be limited: the API server has not reported its pod yet")
         path = pod_path(start.pod_uid, self._cgroups)
         if path is None:
             raise EnforceError(f"its memory cannot be limited: pod {start.pod_uid} has no cgroup")

@@ -145,7 +145,7 @@ class Extender:
         except OSError as error:
             host, port = self._options.metrics_listen
             reason = f"--metrics-listen {host}:{port} cannot be used: {error}; free the port or choose another one"
-            _log.warning("metrics are not served, pods are placed all the same", extra={"reason": reason})
+            _log.warning("metrics are not served, but pods are placed", extra={"reason": reason})
             return None
 
     def _serve_metrics(self) -> None:
@@ -242,7 +242,7 @@ class Extender:
             try:
                 errand()
             except ApiError as error:
-                _log.warning("the API server was not told something", extra={"reason": str(error)})
+                _log.warning("a request to the API server failed", extra={"reason": str(error)})
 
     def _seen_bound(self, pod: Pod, reservation: Reservation | None) -> None:
         """Tell the node's plugin which GPUs were reserved; without that, it chooses itself."""
@@ -326,13 +326,13 @@ class Extender:
         gauges: dict[str, tuple[str, dict[Labels, float]]] = {
             "accel_extender_nodes": ("Nodes known.", {none: len(self._cluster.nodes)}),
             "accel_extender_pods": ("Pods known that ask for GPUs.", {none: len(self._cluster.pods)}),
-            "accel_extender_reservations": ("Binds not yet seen.", {none: self._cluster.reservations}),
+            "accel_extender_reservations": ("Binds that no watch has shown yet.", {none: self._cluster.reservations}),
             "accel_extender_watch_up": (
-                "1 while a kind of object is listed and watched.",
+                "1 while a kind of object is listed and watched, otherwise 0.",
                 {watches[name][0]: float(watch.failing() is None) for name, watch in self._watches.items()},
             ),
             "accel_extender_list_seconds": (
-                "What the last complete list took.",
+                "Time that the last complete list took.",
                 {watches[name][0]: watch.list_seconds for name, watch in self._watches.items()},
             ),
             "accel_extender_lists": (
@@ -355,8 +355,11 @@ class Extender:
                     if most is not None:
                         labels = (("namespace", namespace), ("model", limit.model), ("resource", resource))
                         limits[labels], used[labels] = most, amount
-        gauges["accel_namespace_gpu_quota"] = ("The most a namespace may have: percent, bytes, cards.", limits)
-        gauges["accel_namespace_gpu_quota_used"] = ("What a namespace has of its quota.", used)
+        gauges["accel_namespace_gpu_quota"] = (
+            "The most that a namespace may have, by resource: percent of cores, bytes of memory, cards.",
+            limits,
+        )
+        gauges["accel_namespace_gpu_quota_used"] = ("How much of its quota a namespace has.", used)
         # Copied at once: watches go on.
         waiting = [pod for pod in list(self._cluster.pods.values()) if not pod.node]
         pending = Counter(

@@ -168,7 +168,7 @@ class Decider:
             reason += f"; room is kept for {rivals}"
         if forgotten := _several(map("/".join, node.forgotten())):
             reason += (
-                f"; {forgotten}, which the API server has no more, still holds GPUs: end its containers on the node"
+                f"; {forgotten}, which the API server no longer has, still holds GPUs: end its containers on the node"
             )
         return replace(found, reason=reason)
 

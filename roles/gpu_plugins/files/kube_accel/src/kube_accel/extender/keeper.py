@@ -45,8 +45,8 @@ class Keeper:
             )
         if pod.kept_until - BIND_SECONDS < now < pod.kept_until + pause(pod.kept_times):
             return (
-                f"{who} was not bound within the {RESERVED_SECONDS:.0f} s for which GPUs were kept for it; nothing is "
-                f"kept for it for {pause(pod.kept_times):.0f} s; try again"
+                f"{who} was not bound within the {RESERVED_SECONDS:.0f} s for which GPUs were reserved for it; no GPU "
+                f"is reserved for it for {pause(pod.kept_times):.0f} s; try again"
             )
         return ""
 

@@ -155,8 +155,8 @@ class LeaderLease:
         # kube-scheduler writes this into the pod's status: as it differs from takeover to takeover, that changes it.
         return (
             f"pod {pod.namespace}/{pod.name} could not be changed when {self.identity} took the Lease at moment "
-            f"{self._begun}, so the extender before it may still bind it: {unfenced.problem}; if an admission webhook "
-            "refuses it, have that admit changes of metadata.labels, or delete the pod"
+            f"{self._begun}, so the previous extender may still bind it: {unfenced.problem}. Delete the pod, or let "
+            "the admission webhook that refuses the change admit changes of metadata.labels"
         )
 
     def wait(self, pod: Pod) -> str:
@@ -234,7 +234,7 @@ class LeaderLease:
                 self._hold(lease)
             return
         if self._serving:
-            self._leave(f"extender {holder or 'nobody'} has taken the Lease")
+            self._leave(f"extender {holder or '(none)'} has taken the Lease")
         if now > self._last_call + PATIENCE:
             return
         if holder not in ("", self.identity) and now < self._seen_at + HOLD:

@@ -29,7 +29,7 @@ _BURST = 10
 """Objects of a list read at once."""
 _GONE = 410
 _BUSY = (429, 500, 502, 503, 504)
-_REMEDY = "see it with kubectl get --output=yaml, and mend or delete it"
+_REMEDY = "see it with kubectl get --output=yaml, and correct or delete it"
 _NOT_AN_OBJECT = re.compile(rb'"type"\s*:\s*"(?:BOOKMARK|ERROR)"')
 
 

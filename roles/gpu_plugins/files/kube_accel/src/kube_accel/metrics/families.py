@@ -24,18 +24,18 @@ def _counter(name: str, text: str, labels: tuple[str, ...] = _GPU) -> Family:
 
 GPU_INFO: Final = _gauge(
     "gpu_info",
-    "A GPU of this node, always 1; join it for what the labels say.",
+    "A GPU of this node. The value is always 1: join it for its labels.",
     (*_GPU, "index", "model", "pci_bus_id", "mode", "driver_version", "cuda_version"),
 )
-GPU_HEALTHY: Final = _gauge("gpu_healthy", "Whether new pods may get the GPU; absent while that is not known.")
+GPU_HEALTHY: Final = _gauge("gpu_healthy", "Whether new pods may get the GPU. Absent while unknown.")
 GPU_HEALTHY_AT: Final = _gauge(
-    "gpu_last_healthy_timestamp_seconds", "When the GPU was known to be healthy last, in seconds since 1970."
+    "gpu_last_healthy_timestamp_seconds", "When the GPU was last known to be healthy, in seconds since 1970."
 )
 GPU_UTILIZATION: Final = _gauge(
     "gpu_utilization_ratio", "Part of the time since the last collection in which a kernel ran."
 )
 GPU_BUSY: Final = _counter(
-    "gpu_busy_seconds", "Time in which a kernel ran, by all samples the driver took while it was watched."
+    "gpu_busy_seconds", "Time in which a kernel ran, by all samples of the driver while the GPU was watched."
 )
 GPU_BANDWIDTH: Final = _gauge(
     "gpu_memory_bandwidth_utilization_ratio",
@@ -48,8 +48,8 @@ GPU_ALLOCATED: Final = _gauge("gpu_memory_allocated_bytes", "Memory that contain
 GPU_UNALLOCATED: Final = _gauge("gpu_memory_unallocated_bytes", "Memory that no container has.")
 GPU_UNATTRIBUTED: Final = _gauge(
     "gpu_memory_unattributed_bytes",
-    "Memory in use that is no one container's, by reason: driver (no process has it), host (a process outside of "
-    "pods), mps_server, shared (of containers that cannot be told apart), unknown.",
+    "Memory in use that belongs to no single container, by reason: driver (no process has it), host (a process outside "
+    "pods), mps_server, shared (indistinguishable containers), unknown.",
     (*_GPU, "reason"),
 )
 GPU_TEMPERATURE: Final = _gauge("gpu_temperature_celsius", "Temperature by sensor: core, memory.", (*_GPU, "sensor"))
@@ -58,11 +58,11 @@ GPU_POWER_LIMIT: Final = _gauge("gpu_power_limit_watts", "Power limit in force."
 GPU_ENERGY: Final = _counter("gpu_energy_joules", "Energy used since the driver was loaded.")
 GPU_CLOCK: Final = _gauge("gpu_clock_hertz", "Clock by domain: graphics, sm, memory, video.", (*_GPU, "domain"))
 GPU_SM_ACTIVE: Final = _gauge("gpu_sm_active_ratio", "Part of the multiprocessors' time in which they had work.")
-GPU_SM_OCCUPANCY: Final = _gauge("gpu_sm_occupancy_ratio", "Warps that were resident, of the most there can be.")
+GPU_SM_OCCUPANCY: Final = _gauge("gpu_sm_occupancy_ratio", "Resident warps, as a part of the maximum.")
 GPU_PIPES: Final = _gauge(
     "gpu_pipe_active_ratio", "Part of the time that a pipe worked: tensor, fp64, fp32, fp16.", (*_GPU, "pipe")
 )
-GPU_DRAM: Final = _gauge("gpu_dram_bandwidth_ratio", "Memory's bandwidth that was used, of the most there can be.")
+GPU_DRAM: Final = _gauge("gpu_dram_bandwidth_ratio", "Used bandwidth of the memory, as a part of the maximum.")
 GPU_PCIE: Final = _gauge(
     "gpu_pcie_bytes_per_second", "Throughput of PCIe, by direction: tx (from the GPU), rx.", (*_GPU, "direction")
 )
@@ -74,7 +74,7 @@ GPU_NVLINK: Final = _gauge(
 _MIG = (*_GPU, "device")
 MIG_INFO: Final = _gauge(
     "mig_info",
-    "A MIG device, always 1; index is its GPU's, slot its number there.",
+    "A MIG device. The value is always 1: index is its GPU's, slot its number there.",
     (*_MIG, "index", "slot", "profile"),
 )
 MIG_CAPACITY: Final = _gauge("mig_memory_capacity_bytes", "Memory of a MIG device.", _MIG)
@@ -84,25 +84,27 @@ MIG_SM_ACTIVE: Final = _gauge(
     "mig_sm_active_ratio", "Part of the time of a MIG device's multiprocessors in which they had work.", _MIG
 )
 MIG_SM_OCCUPANCY: Final = _gauge(
-    "mig_sm_occupancy_ratio", "Warps that were resident on a MIG device, of the most there can be.", _MIG
+    "mig_sm_occupancy_ratio", "Resident warps of a MIG device, as a part of the maximum.", _MIG
 )
 MIG_PIPES: Final = _gauge(
     "mig_pipe_active_ratio", "Part of the time that a pipe of a MIG device worked.", (*_MIG, "pipe")
 )
 MIG_DRAM: Final = _gauge(
-    "mig_dram_bandwidth_ratio", "Bandwidth of memory that a MIG device used, of the most there can be.", _MIG
+    "mig_dram_bandwidth_ratio", "Used bandwidth of a MIG device's memory, as a part of the maximum.", _MIG
 )
 GPU_XIDS: Final = _counter(
-    "gpu_xid_errors", "XID errors reported, also before this daemon or the node started last.", (*_GPU, "xid")
+    "gpu_xid_errors",
+    "XID errors reported, including those before the last start of this daemon or node.",
+    (*_GPU, "xid"),
 )
 GPU_XID_AT: Final = _gauge(
-    "gpu_xid_last_timestamp_seconds", "When an XID was reported last, in seconds since 1970.", (*_GPU, "xid")
+    "gpu_xid_last_timestamp_seconds", "When an XID was last reported, in seconds since 1970.", (*_GPU, "xid")
 )
 GPU_ECC: Final = _counter(
     "gpu_ecc_errors", "ECC errors since the driver was loaded, by type: corrected, uncorrected.", (*_GPU, "type")
 )
 GPU_REMAP_FAILURE: Final = _gauge(
-    "gpu_row_remap_failure", "1 when a faulty memory row could not be remapped: the GPU has to be replaced."
+    "gpu_row_remap_failure", "1 if a faulty memory row could not be remapped: replace the GPU."
 )
 GPU_THROTTLED: Final = _counter(
     "gpu_throttle_seconds",
@@ -111,7 +113,7 @@ GPU_THROTTLED: Final = _counter(
 )
 NODE_GPUS: Final = _gauge(
     "node_gpus",
-    "GPUs by state: expected (answered within a week, and not replaced), visible (answer), healthy.",
+    "GPUs by state: expected (answered within a week, and not replaced), visible (answers now), healthy.",
     ("node", "state"),
 )
 CONTAINER_CORES: Final = _gauge(
@@ -122,20 +124,22 @@ CONTAINER_REQUEST: Final = _gauge(
 )
 CONTAINER_MIG: Final = _gauge(
     "container_mig_info",
-    "The MIG device of a container, always 1; join it for whose device it is.",
+    "The MIG device of a container. The value is always 1: join it for its labels.",
     (*_CONTAINER, "device"),
 )
 CONTAINER_ALLOCATED: Final = _gauge(
     "container_gpu_allocated_gpus",
-    "Part of the GPU that the container is charged for: the larger of its parts of cores and memory, scaled where the "
-    "parts of one GPU come to more than one.",
+    "Part of the GPU that the container is charged for: the larger of its parts of cores and memory. Scaled if the "
+    "parts of one GPU add up to more than one.",
     _CONTAINER,
 )
 CONTAINER_USED: Final = _gauge(
     "container_gpu_memory_used_bytes", "Memory of the GPU that the container uses.", _CONTAINER
 )
 CONTAINER_PEAK: Final = _gauge(
-    "container_gpu_memory_peak_bytes", "The most it used at any collection since it got the GPU.", _CONTAINER
+    "container_gpu_memory_peak_bytes",
+    "The most memory that the container used at any collection since it got the GPU.",
+    _CONTAINER,
 )
 CONTAINER_UTILIZATION: Final = _gauge(
     "container_gpu_utilization_ratio",
@@ -150,41 +154,41 @@ CONTAINER_PROCESSES: Final = _gauge(
 )
 CONTAINER_ACTIVE: Final = _gauge(
     "container_gpu_last_active_timestamp_seconds",
-    "When the container was seen to run a kernel last, in seconds since 1970.",
+    "When the container was last seen to run a kernel, in seconds since 1970.",
     _CONTAINER,
 )
 CONTAINER_FAILURES: Final = _counter(
     "container_gpu_alloc_failures",
-    "Allocations of GPU memory refused, by reason: quota (its own limit), device (the GPU is full), policy (its limits "
-    "could not be read).",
+    "Refused allocations of GPU memory, by reason: quota (the container's limit), device (the GPU is full), policy "
+    "(the limits could not be read).",
     (*_CONTAINER, "reason"),
 )
 PADDLE_FAILURES: Final = Family(
     "paddle_gpu_malloc_failed_total",
     Kind.COUNTER,
-    "Allocations of GPU memory refused, whatever the reason, to a container whose pod says that it runs PaddlePaddle.",
+    "Refused allocations of GPU memory, for any reason, of a container whose pod says that it runs PaddlePaddle.",
     _CONTAINER,
 )
 _NAMESPACE = ("node", "namespace", "mode", "model")
 NAMESPACE_GPU: Final = _counter(
     "namespace_gpu_seconds",
-    "GPU-seconds charged: the parts of accel_container_gpu_allocated_gpus over time, pods of seconds included.",
+    "GPU-seconds charged: accel_container_gpu_allocated_gpus over time, including pods that lived for seconds.",
     _NAMESPACE,
 )
 NAMESPACE_MEMORY: Final = _counter(
     "namespace_gpu_memory_byte_seconds", "Memory of GPUs that containers had, over time.", _NAMESPACE
 )
 NAMESPACE_BUSY: Final = _counter(
-    "namespace_gpu_busy_seconds", "Time in which GPUs ran kernels of containers, as far as that is known.", _NAMESPACE
+    "namespace_gpu_busy_seconds", "Time in which GPUs ran kernels of containers, as far as known.", _NAMESPACE
 )
 NODE_SECONDS: Final = _counter(
     "node_gpu_seconds",
-    "GPU-seconds that there were to be had: what no namespace is charged for was free.",
+    "GPU-seconds that the node offered: those that no namespace is charged for were free.",
     ("node", "model"),
 )
 LEDGER_INFO: Final = _gauge(
     "ledger_info",
-    "The ledger that a node's charges are kept in, always 1; one that is lost or found on another node begins anew.",
+    "The ledger of a node's charges. The value is always 1. A new one begins after a loss.",
     ("node", "ledger"),
 )
 PLUGIN_REGISTERED: Final = _gauge(
@@ -206,11 +210,11 @@ PLUGIN_CALLS: Final = _counter(
     ("node", "resource", "call"),
 )
 PLUGIN_CALL_SECONDS: Final = _counter(
-    "device_plugin_call_seconds", "Time that answering these calls took.", ("node", "resource", "call")
+    "device_plugin_call_seconds", "Time that the answers to these calls took.", ("node", "resource", "call")
 )
 PENDING: Final = _gauge(
     "pending_gpu_pods",
-    "Pods that ask for GPUs and have no node yet, by mode; refused: what they ask for cannot be had anywhere.",
+    "Pods that ask for GPUs and have no node yet, by mode. Mode refused: no node can ever give what they ask for.",
     ("node", "namespace", "mode"),
 )
 COLLECTOR_SUCCESS: Final = _gauge(
@@ -221,21 +225,20 @@ COLLECTOR_DURATION: Final = _gauge(
 )
 COLLECTOR_AT: Final = _gauge(
     "collector_last_success_timestamp_seconds",
-    "When a part of a collection succeeded last, in seconds since 1970: the age of what is shown.",
+    "When a part of a collection last succeeded, in seconds since 1970: the age of what is shown.",
     ("node", "collector"),
 )
 COLLECTOR_FAILURES: Final = _counter(
     "collector_failures",
-    "Failures of a part, by reason: for nvml the driver's state, gpu (one GPU did not answer), value (a function "
-    "failed for one GPU, whose value is missing) or profiling (one does not tell its counters, which were asked for), "
-    "for containers kubelet (it has not told who holds what) or "
-    "namespace (processes of the host are not seen), for pending api_server (it does not list pods).",
+    "Failures of a part of a collection, by reason. For nvml: the driver's state, gpu (no answer), value (one is "
+    "missing), profiling (no counters). For others: kubelet (no answer), namespace (host processes hidden), api_server "
+    "(no list of pods).",
     ("node", "collector", "reason"),
 )
-COLLECTOR_SERIES: Final = _gauge("collector_series", "Series of the page; over 20000 the daemon warns.", ("node",))
+COLLECTOR_SERIES: Final = _gauge("collector_series", "Series of the page. The daemon warns above 20000.", ("node",))
 ATTRIBUTION: Final = _counter(
     "attribution",
-    "Questions whose a process, a GPU's time or a part of a GPU is, by method and by what became of them.",
+    "Attempts to find the container of a process, of GPU time, or of a part of a GPU, by method and outcome.",
     ("node", "method", "outcome"),
 )
 BUILD_INFO: Final = _gauge("build_info", "This daemon, always 1.", ("node", "version", "mode"))

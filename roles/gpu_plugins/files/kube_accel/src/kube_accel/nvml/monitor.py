@@ -68,14 +68,14 @@ class GpuMonitor:
         seconds = max(seconds, self._options.deadline)
         until = datetime.now(UTC) + timedelta(seconds=seconds)
         with self._board.changed:
-            detail = f"NVML was let go of on request until {until:%Y-%m-%d %H:%M:%S} UTC"
+            detail = f"NVML was released on request until {until:%Y-%m-%d %H:%M:%S} UTC"
             self._board.holds[holder] = (time.monotonic() + seconds, detail)
             self._board.released = False
             self._board.wake()
             if not self._board.changed.wait_for(lambda: self._board.released, self._options.deadline):
                 raise QuiesceError(
                     f"the NVML worker did not end within {self._options.deadline:g} s: it hangs in the kernel driver;"
-                    " if it stays so, the node has to be rebooted"
+                    " if it does not end soon, reboot the node"
                 )
 
     def resume(self, holder: str = "admin") -> None:

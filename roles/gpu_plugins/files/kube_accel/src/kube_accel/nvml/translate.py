@@ -46,8 +46,8 @@ _REMEDY = {  # by nvmlReturn_t
     " and read `dmesg` if that fails",
     _LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA driver on the node, and run the"
     " container with runtimeClassName nvidia and NVIDIA_DRIVER_CAPABILITIES=utility",
-    18: "the NVIDIA library and the loaded kernel driver are of different versions: reload the kernel modules or"
-    " reboot the node, and restart this pod if it was started before the driver was upgraded",
+    18: "the NVIDIA library and the loaded kernel driver have different versions: reload the kernel modules or reboot"
+    " the node, and restart this pod if it is older than the driver",
     999: "NVML reports an unknown error: if nvidia-smi works on the node, the container has lost its device files"
     " (`systemctl daemon-reload` does that) and this pod has to be restarted",
 }
@@ -66,8 +66,8 @@ _FAULT_REMEDY = {  # by nvmlReturn_t, of one GPU
     4: "let the plugin's container use the NVIDIA device files",
     999: "read NVRM lines in `dmesg`; reset the GPU, or restart the plugin's pod if nvidia-smi works on the node",
 }
-_ODD_ANSWER = "reset the GPU, and replace the driver's version if it stays so"
-_ANY_CODE = "see `nvidia-smi -q` and NVRM lines in `dmesg` on the node; reset the GPU if it stays so"
+_ODD_ANSWER = "reset the GPU, and install another driver version if that does not help"
+_ANY_CODE = "see `nvidia-smi -q` and NVRM lines in `dmesg` on the node; reset the GPU if the error returns"
 
 
 @dataclass(frozen=True, slots=True)

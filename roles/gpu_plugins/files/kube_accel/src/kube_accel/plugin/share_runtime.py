@@ -271,7 +271,7 @@ class ShareRuntime:
         try:
             client = client_in_cluster(self._options.service_account_dir)
         except KubeconfigError:
-            _log.info("no API server in the environment: GPUs are chosen here, pods are not told of")
+            _log.info("no API server in the environment: GPUs are chosen here, and nothing is reported to pods")
             self._allocator.use_api(None)
             return
         self._reporter = Reporter(client, self._options.node_name, tuple(resources(self.profile).values()))
@@ -314,7 +314,7 @@ class ShareRuntime:
         if pod is not None and self._reporter is not None:
             self._reporter.event(pod, reason, f"container {holder.container}: {message}")
         else:
-            _log.warning("not told to a pod", extra=extra)
+            _log.warning("not reported to a pod", extra=extra)
 
     def _in_use(self, uuid: str) -> bool:
         return not self._held_known or any(share.uuid == uuid for shares in self.held.values() for share in shares)

@@ -128,8 +128,8 @@ def _check_mps(name: str, amounts: Mapping[str, int], mounts: Iterable[Any], pro
     cores = amounts.get(profile.core_resource or "", 0)
     if cores > 100:
         raise RequestRefused(
-            f'container "{name}" asks for {cores} {profile.core_resource}; MPS serves a container from one GPU: '
-            f"ask for 1 to 99 (percent of it), or 100 for all of it, and for several GPUs use {WHOLE_GPU_RESOURCE}"
+            f'container "{name}" asks for {cores} {profile.core_resource}; MPS serves a container from one GPU. '
+            f"Ask for 1 to 99 (percent of the GPU), or 100 for all of it. For several GPUs, use {WHOLE_GPU_RESOURCE}"
         )
     paths = (str(mount.get("mountPath")) for mount in mounts if isinstance(mount, dict))
     if _SHM in map(posixpath.normpath, paths):

@@ -123,7 +123,7 @@ class Allocator:
                 return found
             chosen = self._matcher.choose(call, gpus)
         extra = {"resource": resources(self.profile)[call.kind], "size": call.size, "gpus": _gpus_of(chosen)}
-        _log.info("nobody knows whose call this is: GPUs chosen here", extra=extra)
+        _log.info("the pod of this call is unknown: GPUs chosen here", extra=extra)
         return chosen
 
     def split_across_gpus(self, kind: Kind, ids: Iterable[str]) -> str:

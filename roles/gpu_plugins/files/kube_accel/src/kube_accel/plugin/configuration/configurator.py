@@ -159,7 +159,7 @@ class Configurator:
     def _send_event(self, client: KubeClient, reason: str, message: str) -> None:
         if message == self._sent:
             return
-        _log.warning("another configuration is asked for", extra={"reason": message})
+        _log.warning("another configuration is wanted, and is not applied", extra={"reason": message})
         if self._send(client, reason, message):
             self._sent = message
 

@@ -59,7 +59,7 @@ class LabelWriter:
                 _log.info("the node is labelled", extra={"node": self._node, "labels": sorted(patch.labels)})
             if patch.foreign and patch.foreign != self._foreign:
                 _log.warning(
-                    "labels that somebody else set say something else and stay; remove them to have them kept",
+                    "labels of another program have other values and stay; remove them, and the plugin sets its own",
                     extra={"node": self._node, "labels": list(patch.foreign)},
                 )
             done, look_at, self._foreign = wanted, time.monotonic() + _LOOK, patch.foreign

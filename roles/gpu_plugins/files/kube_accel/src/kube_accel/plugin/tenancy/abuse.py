@@ -25,8 +25,8 @@ SENTENCES: Mapping[Wrong, str] = MappingProxyType(
         Wrong.OWNER: "the owner of its account of GPU memory was changed from inside the container",
         Wrong.ATTRIBUTES: "its account of GPU memory was given extended attributes from inside the container, which "
         "are removed",
-        Wrong.HELD: "its policy or its account of GPU memory was kept from the plugin from inside the container, "
-        "by a file lease or as a program that runs",
+        Wrong.HELD: "its policy or its account of GPU memory was made unreadable for the plugin from inside the "
+        "container, by a file lease or as a running program",
     }
 )
 """Without what a tenant chooses, as a size: only what was said before is not said again."""

@@ -79,8 +79,8 @@ class Enforcing:
         if not self.choice.withheld:
             return ""
         return (
-            f"shares cannot be enforced here and are not offered: {self.choice.reason}; have them offered all the same "
-            "by --allow-unenforced (gpu_plugins_allow_unenforced)"
+            f"shares cannot be enforced here and are not offered: {self.choice.reason}; to offer them without limits, "
+            "set --allow-unenforced (gpu_plugins_allow_unenforced)"
         )
 
     def see(self, snapshot: Snapshot) -> Snapshot:
