@@ -23,42 +23,48 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-setup: .build/ready ## Create the Python environment and the tools the tests use.
+setup: .build/ready ## Create the Python environment, and unpack the tools that tests use.
 
 .build/ready: requirements.txt requirements-dev.txt $(KUBE_ACCEL)/pyproject.toml tests/tools/setup.sh
 	@tests/tools/setup.sh $(PYTHON)
 	@mkdir -p $(LINK) && ln -sfn ../../../.. $(LINK)/kubernetes
 	@touch $@
 
-demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no cluster, no root. STORY=long: all modes, and the site twice.
+# STORY=long also runs the site twice.
+demo: setup ## Run the product on a simulated cluster, without a GPU or root. STORY=long tries all modes.
 	@python -m demo $(STORY)
 
-playground: setup ## The demo's cluster, which stays up with a kubeconfig until Ctrl-C: for kubectl and the tutorials. START=bare: before the first site.
+playground: setup ## Start the demo's cluster, and keep it until Ctrl-C. START=bare stops before the first site.
 	@python -m demo.playground $(START)
 
-pictures: setup ## Make docs/images anew, which a test compares; the report's needs a Chromium on PATH.
+# A test compares the pictures. Only the report's needs Chromium.
+pictures: setup ## Draw docs/images again. Needs Chromium on PATH.
 	@python -m pictures
 
-docs: setup ## Write docs/variables.md, and modules, alerts, and tables of metrics in docs/reference, which tests compare.
+# Tests compare what this writes: docs/variables.md, docs/reference/modules.md and alerts.md, and tables of metrics.md.
+docs: setup ## Generate the reference pages of variables, modules, metrics, and alerts.
 	@PYTHONPATH=$(PYTHONPATH):$(KUBE_ACCEL)/src python tests/tools/metrics_table.py
 	@python tests/tools/variables.py
 	@python tests/tools/modules.py
 
-docsite: setup ## All pages and the modules' documentation as HTML with a search, .build/docsite/html: an environment of its own.
+# In an environment of its own.
+docsite: setup ## Build all pages as HTML with a search, in .build/docsite/html.
 	@tests/tools/docsite/build.sh
 
 # pytest fills the time that the steps leave, so that both cores are always busy. It takes the longest, and so speaks last.
-test: setup ## What to run before every push, in 6 minutes on two cores: linters, sanity, the whole site once, unit tests.
+test: setup ## Run linters, sanity, the demo, and unit tests before a push: 6 minutes.
 	@printf '== pytest: all that calls functions, beside lint, sanity, and the demo\n'
 	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest || \
 	  { grep --no-filename '^== .*: FAILED' .cache/steps/*.log; exit 1; }
 
-test-ci: setup ## What CI runs after `make test`, in 30 minutes on two cores: molecule, and tests that start Ansible and daemons.
+test-ci: setup ## Run molecule, and the tests that start Ansible and daemons: 30 minutes.
 	@$(MAKE) --no-print-directory step-molecule
 	@printf '== pytest: what starts Ansible, daemons and servers\n'
 	@$(MAKE) --no-print-directory pytest MARKS="ci and not full"
 
-test-full: setup test test-ci ## All of that, every Python at hand, galaxy-importer, every molecule scenario (some: root, mmdebstrap) and the tests that take minutes (one builds AWX's image: root, mmdebstrap, dockerd).
+# Every Python at hand, galaxy-importer, all scenarios of molecule (some need mmdebstrap), and the tests that take minutes.
+# One of them builds AWX's image: dockerd.
+test-full: setup test test-ci ## Run every test that needs no cluster. Some need root.
 	@tests/tools/sanity.sh $(STAGE) --python default
 	@$(MAKE) --no-print-directory importer
 	@$(MAKE) --no-print-directory molecule SCENARIO="$(filter-out default,$(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml))))"
@@ -67,7 +73,8 @@ test-full: setup test test-ci ## All of that, every Python at hand, galaxy-impor
 step-%: setup
 	@tests/tools/step.sh $* $(MAKE) --no-print-directory $*
 
-lint: setup ## ansible-lint (production), yamllint, ruff, clang-format, mypy, PyMarkdown, and the length of sentences.
+# ansible-lint (production), yamllint, ruff, clang-format, PyMarkdown, and the lengths of lines and sentences.
+lint: setup ## Run all linters, mypy, and the checks of prose.
 	ruff check .
 	ruff format --check .
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
@@ -78,50 +85,53 @@ lint: setup ## ansible-lint (production), yamllint, ruff, clang-format, mypy, Py
 	python tests/tools/prose.py
 	ansible-lint --strict
 
-sanity: setup ## ansible-test sanity on a copy of the collection.
+sanity: setup ## Run ansible-test sanity on a copy of the collection.
 	@tests/tools/sanity.sh $(STAGE)
 
-importer: setup ## What Galaxy says of the collection: galaxy-importer on the archive.
+importer: setup ## Run galaxy-importer on the built collection, as Galaxy does.
 	@tests/tools/importer.sh
 
-molecule: setup ## The whole site on the simulated cluster, or other scenarios: make molecule [SCENARIO="scheduler gpu_plugins monitoring"]. Each directory of molecule with a molecule.yml is one.
+molecule: setup ## Run molecule scenarios on a simulated cluster: make molecule [SCENARIO="scheduler monitoring"].
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) $(if $(word 2,$(SCENARIO)),--output-sync=target) $(addprefix molecule-,$(SCENARIO))
 
 molecule-%: setup
 	@# Named, since molecule empties this directory: an inherited or empty value would name another.
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* python -m sim.forks molecule test -s $*
 
-pytest: setup ## The tests that call functions, or others: make pytest [MARKS="ci and not full"].
+pytest: setup ## Run the tests that call functions, or others: make pytest [MARKS="ci and not full"].
 	@env --unset=MAKEFLAGS pytest --ignore tests/cluster --numprocesses=3 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
 
-attacks: setup ## Every attack on the shipped commands that a test tries, and how many; root, for tenants with uid 0.
+# Prints how many attacks it tried. Tenants with uid 0 need root.
+attacks: setup ## Run every test that attacks the shipped commands. Needs root.
 	pytest --ignore tests/cluster -m attack
 
-test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
+test-cluster: setup ## Run the tests on a real one-node Kubernetes. Needs root and the binaries of Kubernetes.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
 	  tests/tools/image.sh && python -m hosts containerd .cache/containerd-2 && \
 	  tests/tools/machine.sh pytest -m 'not soak' tests/cluster && \
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py); \
 	  else pytest -m 'not soak' tests/cluster; fi
 
-soak: setup ## Ten thousand random steps of a plugin and what it lives with, damaged files, of hosts too, and questions for the interposer; about an hour.
+# Ten thousand steps of a plugin and what it lives with, damaged files of daemons and hosts, and calls of the interposer.
+soak: setup ## Try random steps, damaged files, and random questions for an hour.
 	KUBE_ACCEL_EXAMPLES=250 pytest tests/unit/kube_accel/plugin/test_stateful.py
 	KUBE_ACCEL_FUZZ_SECONDS=600 KUBE_ACCEL_FUZZ_SEED=$$RANDOM pytest tests/native/test_fuzz.py
 	KUBE_ACCEL_FUZZ_SECONDS=240 KUBE_ACCEL_FUZZ_SEED=$$RANDOM pytest tests/unit/plugins/module_utils/test_mutations.py
 
-churn: setup ## On a real one-node Kubernetes: 100 pods come and go for 10 minutes in each fractional mode, and what serves them is killed in turn; root.
+# 10 minutes in each fractional mode.
+churn: setup ## Start and end 100 pods on a one-node Kubernetes while the daemons are killed. Needs root.
 	@tests/tools/image.sh && tests/tools/machine.sh pytest -s tests/cluster/test_churn.py
 
-bench: setup ## Measure the shipped commands from outside: make bench BENCH=plugin.
+bench: setup ## Measure the shipped commands from outside: make bench [BENCH=plugin].
 	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)
 
-native: ## The interposer, .build/native/<arch>: make native [ARCH=aarch64], by gcc of that architecture.
+native: ## Compile the interposer into .build/native: make native [ARCH=aarch64].
 	$(KUBE_ACCEL)/native/build.sh .build/native/$(or $(ARCH),$(shell uname -m)) $(ARCH)
 
-image: setup ## The daemons' image archive: make image [BASE=root file system or archive] [ARCH=arm64].
+image: setup ## Build the daemons' image archive: make image [BASE=directory or archive] [ARCH=arm64].
 	@tests/tools/image.sh
 
-bundle: image ## What a network without a way out needs, in one archive: make bundle [BASE=...] [ARCH=arm64].
+bundle: image ## Pack what a network without internet access needs: make bundle [BASE=...] [ARCH=arm64].
 	@python -m bundle
 
 clean: ## Remove what the other targets made.

@@ -18,7 +18,7 @@ KUBE_ACCEL = ROOT / "roles/gpu_plugins/files/kube_accel/src"
 _DOCUMENTS = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
 _CODE = re.compile(r"[\n|\\]|\bWHERE\b|; }")
 """What programs, patterns, and queries have, and no message."""
-_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]*[A-Z\u0001])")
+_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]*[A-Z\u0001]|``)")
 _OLD = re.compile(
     r"\b(anew|for ever|whoever|whyever|somebody|nobody|theirs|let go of|to be had|is to be|stays so"
     r"|all the same|heeds?|mend)\b",
@@ -36,7 +36,12 @@ def complaints(text: str) -> Iterator[str]:
     parts = [part for part in _END.split(text) if part.strip()]
     if len(parts) > MESSAGE_SENTENCES:
         yield f"{len(parts)} sentences, and {MESSAGE_SENTENCES} are enough: {shown(text)}"
-    for part in parts:
+    yield from sentence_complaints(text)
+
+
+def sentence_complaints(text: str) -> Iterator[str]:
+    """Yield the sentences that are too long, and the words that have a plain one."""
+    for part in _END.split(text):
         if len(part.split()) > LONGEST_SENTENCE:
             yield f"a sentence of {len(part.split())} words, and {LONGEST_SENTENCE} are enough: {shown(part)}"
     yield from (f"{word!r} has a plain word: {shown(text)}" for word in _OLD.findall(text))

@@ -303,7 +303,11 @@ CLUSTER_CONFIGURATION = {"resources": [{"data": {"ClusterConfiguration": "schedu
             "network_peers",
             "scheduler_network_policy_from: peer 1 is ",
         ),
-        ({"layout": "proxied", "network_policy_from": [PEER]}, "network_cilium", "but Cilium does not match nodes by ipBlock"),
+        (
+            {"layout": "proxied", "network_policy_from": [PEER]},
+            "network_cilium",
+            "but Cilium does not match nodes by ipBlock",
+        ),
         (
             {"layout": "proxied", "seen": {"scheduler_conf": conf({"clusters": []})}},
             "document_unreadable",

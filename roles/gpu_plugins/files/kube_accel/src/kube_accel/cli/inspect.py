@@ -74,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str = "") -> None:
     parser.add_argument(
         "--kubectl", default="kubectl", metavar="COMMAND", help="command that reads from the cluster (default: kubectl)"
     )
-    parser.add_argument("--kubeconfig", help="as for kubectl")
-    parser.add_argument("--context", help="as for kubectl")
+    parser.add_argument("--kubeconfig", help="kubeconfig to use (default: kubectl's)")
+    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
 
 
 def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:

@@ -169,7 +169,7 @@ def _add_metrics(plugin: argparse.ArgumentParser) -> None:
     plugin.add_argument(
         "--metrics-profiling",
         action="store_true",
-        help="read the profiling counters that NVML has for Hopper and newer: multiprocessors, pipes, memory, links",
+        help="also read NVML's profiling counters of Hopper and newer GPUs",
     )
     plugin.add_argument(
         "--metrics-pending",
@@ -187,7 +187,9 @@ def _add_metrics(plugin: argparse.ArgumentParser) -> None:
 
 
 def _add_extender(extender: argparse.ArgumentParser) -> None:
-    extender.add_argument("--listen", type=_address, default=("127.0.0.1", 9446), help="HOST:PORT")
+    extender.add_argument(
+        "--listen", type=_address, default=("127.0.0.1", 9446), help="HOST:PORT for kube-scheduler's calls"
+    )
     extender.add_argument(
         "--metrics-listen", type=_address, help="HOST:PORT for only /metrics, without TLS (default: none)"
     )
@@ -213,7 +215,10 @@ def _add_extender(extender: argparse.ArgumentParser) -> None:
         help="placement of pods without the annotation kube-accel.io/placement",
     )
     extender.add_argument(
-        "--quota-configmap", type=_namespaced, default=("kube-system", "kube-accel-quota"), help="NAMESPACE/NAME"
+        "--quota-configmap",
+        type=_namespaced,
+        default=("kube-system", "kube-accel-quota"),
+        help="NAMESPACE/NAME of the ConfigMap with quotas",
     )
     extender.add_argument(
         "--manage-whole-gpus", action="store_true", help="also place pods that request whole nvidia.com/gpu"
@@ -248,10 +253,14 @@ def _add_validate(validate: argparse.ArgumentParser) -> None:
     inside.add_argument(
         "--share",
         action="store_true",
-        help="prove what this pod's share is: memory to the last byte, and GPU time; a table, and a line of JSON",
+        help="measure this pod's share: memory to the last byte, and GPU time; print a table, and a line of JSON",
     )
     inside.add_argument(
-        "--cores", type=int, default=0, metavar="PERCENT", help="its share of a GPU's time (default: not limited)"
+        "--cores",
+        type=int,
+        default=0,
+        metavar="PERCENT",
+        help="the share of a GPU's time, for --share (default: no limit)",
     )
     inside.add_argument(
         "--seconds", type=_seconds, default=10.0, help="for how long --share measures GPU time (default: 10)"
@@ -285,8 +294,7 @@ def _add_enforcement(group: argparse._ArgumentGroup) -> None:
         type=_capabilities,
         default=LIMITED,
         metavar="NAME,...",
-        help="parts of the driver for shares, as in NVIDIA_DRIVER_CAPABILITIES; only compute and utility, which "
-        f"shares always have, are limited. Others: all, {', '.join(INTERFACES)}",
+        help=f"what shares also get of the driver, without limits: all, {', '.join(INTERFACES)}",
     )
     group.add_argument(
         "--hooks-by-cdi",
