@@ -55,6 +55,7 @@ print(json.dumps({
 """
 
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: a container by runc: it needs root"),
     pytest.mark.skipif(shutil.which("runc") is None, reason="NOT TESTED: a container by runc: runc is not installed"),
 ]

@@ -224,7 +224,7 @@ def test_former_link_target_is_restored_unless_edited(node: Node) -> None:
     shutil.copy(then, node.config)
     then.write_bytes(then.read_bytes() + b"# a later hand\n")
     taken = node.run(state="absent")
-    assert f"{then} and someone edited since, so it stays" in str(taken["warnings"])
+    assert f"{then}, which this collection changed and someone edited since, so it stays" in str(taken["warnings"])
     assert node.config.read_bytes() == before
 
 
@@ -1165,7 +1165,7 @@ def test_silent_k3s_socket_is_named_before_any_change(k3s: Node) -> None:
     for check in (True, False):
         refused = k3s.run(check=check, **k3s_options(k3s, cri_socket=str(nowhere)))
         assert f"nothing answers at {nowhere} (No such file or directory)" in refused["msg"]
-        assert "Wait until containerd has started" in refused["msg"]
+        assert "Wait until k3s has started" in refused["msg"]
     assert k3s.run(check=True, **k3s_options(k3s))["changed"]
 
 

@@ -152,7 +152,7 @@ def test_gpus_that_mps_shares_have_a_daemon(
 ) -> None:
     units = {"files": [{"path": UNIT.format(name)} for name in ("GPU-1", "GPU-2", "GPU-2", "")]}
     offer = {"by_mps": by_mps, "mps_gpus": ["GPU-1"]}
-    found = mps.mps(mps.Seen(offer, units, {"files": [{"path": "/usr/bin/nvidia-smi"}]}, removed))
+    found = mps.mps(mps.Seen(offer, units, {"files": [{"path": "/usr/bin/nvidia-smi"}]}, removed=removed))
     assert (found.wanted, found.unwanted, found.present) == (wanted, unwanted, True)
     assert found.missing == ["nvidia-cuda-mps-control"]
 

@@ -363,7 +363,7 @@ def test_a_file_of_two_names_is_refused_with_what_to_do(machine: Machine) -> Non
         TransactionError, match=f"{path} is known by other names too, .* nothing was changed"
     ) as refused:
         transaction(machine).check_writable(changes(machine))
-    remedy = re.search(r"\('(.*)'\)", str(refused.value))
+    remedy = re.search(r"'(cp .*)'", str(refused.value))
     assert remedy
     subprocess.run(remedy[1], shell=True, check=True)
     transaction(machine).check_writable(changes(machine))

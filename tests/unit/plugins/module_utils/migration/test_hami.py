@@ -172,7 +172,7 @@ def test_a_node_that_hami_cuts_by_mig_is_refused_by_name(key: str, mode: str, re
         ({"gpuCorePolicy": "disable"}, {}, ["does not hold programs to their cores"]),
         ({"disableCoreLimit": True}, {}, ["does not hold programs to their cores"]),
         ({"gpuCorePolicy": "burst"}, {}, ["has the gpuCorePolicy burst, which is not known here"]),
-        ({"deviceMemoryScaling": 1.5}, {}, ["hands out 1.5 times the memory that GPUs have"]),
+        ({"deviceMemoryScaling": 1.5}, {}, ["allocates 1.5 times the memory that GPUs have"]),
         (
             {"deviceMemoryScaling": 1},
             {"deviceMemoryScaling": 2, "devicecorescaling": 3},

@@ -243,15 +243,15 @@ def test_package_lists_are_read_anew_where_they_are_stale(message: str, stale: b
             DEBIAN,
             [K3S_CONTAINERD, CONTAINERD],
             {"name": "containerd"},
-            f"kubelet on node-1 uses the containerd of k3s ({K3S_CONTAINERD} exists); containerd is a second one "
-            "that runs no pods. Set container_runtime_name=k3s or auto",
+            f"kubelet on node-1 uses the containerd of k3s ({K3S_CONTAINERD} exists), so containerd "
+            "runs no pods. Set container_runtime_name=k3s or auto",
         ),
         (DEBIAN, [K3S_CONTAINERD], {"name": "docker", "configure": False}, None),
         (
             DEBIAN,
             [CONTAINERD],
             {"name": "docker"},
-            "node-1 has containerd and not docker, of which /run/cri-dockerd.sock, /run/docker.sock would tell; "
+            "node-1 has containerd but not docker, which would have /run/cri-dockerd.sock, /run/docker.sock; "
             "set container_runtime_name to the runtime that kubelet uses or to auto, or start docker",
         ),
         (DEBIAN, [CONTAINERD, "/run/docker.sock"], {"name": "docker"}, None),
@@ -280,7 +280,7 @@ def test_a_runtime_that_kubelet_does_not_use_is_refused() -> None:
     (refusal,) = found.refusals.preflight
     assert refusal.message.startswith(
         "kubelet on node-1 uses /run/crio/crio.sock, which is crio, so containerd runs no pods there. "
-        "set container_runtime_name=crio or auto"
+        "Set container_runtime_name=crio or auto"
     )
 
 

@@ -207,8 +207,8 @@ def test_settings_that_are_no_yaml_are_named() -> None:
         ({}, ""),
         (OURS, ""),
         ({MAIN: "tls-san: [a]\n", **OURS}, ""),
-        ({MAIN: "docker: true\n", **OURS}, f"{MAIN} speaks of docker"),
-        ({f"{MAIN}.d/x.yaml": "{default-runtime: x}\n"}, f"{MAIN}.d/x.yaml speaks of default-runtime"),
+        ({MAIN: "docker: true\n", **OURS}, f"{MAIN} has docker"),
+        ({f"{MAIN}.d/x.yaml": "{default-runtime: x}\n"}, f"{MAIN}.d/x.yaml has default-runtime"),
     ],
 )
 def test_unreadable_settings_count_if_they_mention_ours(files: dict[str, str], says: str) -> None:

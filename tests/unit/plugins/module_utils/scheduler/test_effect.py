@@ -170,7 +170,7 @@ def question(tmp_path: Path, **changes: Any) -> Question:
         ([b"kube-scheduler\0--config=/x"], {"file": None}, "", "configuration none, but /x", ""),
         ([b"kube-scheduler\0--config=/x", b"kube-scheduler\0--config=/c.yaml"], {}, "process 11", "", ""),
         ([b"k3s server"], {"own_process": False, "kubeconfigs": ["/no/k3s.yaml"]}, "", "", "no /no/k3s.yaml"),
-        ([], {}, "", "", "nobody"),
+        ([], {}, "", "", "no kube-scheduler can be asked"),
     ],
 )
 def test_command_line_names_the_file_if_configz_is_closed(

@@ -127,7 +127,7 @@ def test_existing_configuration_argument_is_found_and_kept() -> None:
                 K3S.our_file: f"kube-scheduler-arg+: [config={CONFIG}]",
             },
             {},
-            ["theirs is /a", "state=absent"],
+            ["The other file's is /a", "state=absent"],
         ),
         ({main_file(K3S): "a: [\n"}, {}, [main_file(K3S), "line"]),
     ],

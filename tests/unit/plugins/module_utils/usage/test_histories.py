@@ -75,7 +75,7 @@ def test_machine_with_two_nodes_is_unknown_once() -> None:
     assert causes(found) == {TWO_NODES: 6.0}
     first, second = found.problems
     assert first.startswith("node a: it has GPUs that another node has at the same time ")
-    assert "nothing of that is counted: b; is that one machine with two names" in first
+    assert "nothing of that is counted: b. Is this one machine with two names" in first
     assert second.startswith("node b: ")
 
 

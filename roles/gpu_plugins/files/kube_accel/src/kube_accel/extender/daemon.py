@@ -355,10 +355,8 @@ class Extender:
                     if most is not None:
                         labels = (("namespace", namespace), ("model", limit.model), ("resource", resource))
                         limits[labels], used[labels] = most, amount
-        gauges["accel_namespace_gpu_quota"] = (
-            "The most that a namespace may have, by resource: percent of cores, bytes of memory, cards.",
-            limits,
-        )
+        told = "The most that a namespace may have, by resource: percent of cores, bytes of memory, cards."
+        gauges["accel_namespace_gpu_quota"] = (told, limits)
         gauges["accel_namespace_gpu_quota_used"] = ("How much of its quota a namespace has.", used)
         # Copied at once: watches go on.
         waiting = [pod for pod in list(self._cluster.pods.values()) if not pod.node]
