@@ -244,7 +244,7 @@ def test_package_lists_are_read_anew_where_they_are_stale(message: str, stale: b
             [K3S_CONTAINERD, CONTAINERD],
             {"name": "containerd"},
             f"kubelet on node-1 uses the containerd of k3s ({K3S_CONTAINERD} exists), so containerd "
-            "runs no pods. Set container_runtime_name=k3s or auto",
+            "is a second one that runs no pods. Set container_runtime_name=k3s or auto",
         ),
         (DEBIAN, [K3S_CONTAINERD], {"name": "docker", "configure": False}, None),
         (

@@ -174,15 +174,13 @@ def _add_metrics(plugin: argparse.ArgumentParser) -> None:
     plugin.add_argument(
         "--metrics-pending",
         action="store_true",
-        help="count pods in the cluster that request GPUs and have no node (needs the right to list pods); send"
-        " events about pods of the node whose annotations nothing obeys",
+        help="list pods: count those that wait for GPUs, and send events about unused annotations",
     )
     plugin.add_argument(
         "--runtime-class",
         default="",
         metavar="NAME",
-        help="with --metrics-pending: send events about pods of the node with whole GPUs and without this runtime"
-        " class (default: none is needed)",
+        help="with --metrics-pending, send events about pods with whole GPUs and without this class",
     )
 
 
