@@ -67,7 +67,11 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
+    ApiServerError,
+    explained,
+    explanation,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import mapping, metadata_of
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
@@ -106,9 +110,9 @@ def apply(service: K8sService, item: Mapping[str, Any]) -> Dict[str, Any]:
                 answer: Dict[str, Any] = perform_action(service, copy.deepcopy(dict(item)), _APPLY)
             except CoreException as error:
                 # Its text has the answer as the bytes that came.
-                if getattr(error.__cause__, "status", None) is not None:
-                    raise error.__cause__ from error
-                raise ApiServerError(str(error)) from error
+                cause = error.__cause__
+                known = cause is not None and getattr(cause, "status", None) is not None
+                raise (explanation(cause) if cause and known else ApiServerError(str(error))) from error
     except ApiServerError as error:
         raise ApiServerError(f"{title(item)} was not applied: {error}", error.status) from error
     return answer

@@ -53,11 +53,16 @@ def explained() -> Iterator[None]:
     except ApiJsonError as error:
         raise ApiServerError(f"the API server's answer cannot be read: {error}") from error
     except _EXPECTED as error:
-        status, body = getattr(error, "status", None), getattr(error, "body", None)
-        if status is None:
-            raise ApiServerError(f"the API server did not answer: {error}") from error
-        text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
-        raise ApiServerError(f"the API server refused with status {status}: {text.strip()}", int(status)) from error
+        raise explanation(error) from error
+
+
+def explanation(error: BaseException) -> ApiServerError:
+    """Return what an exception of the Kubernetes client says of the API server."""
+    status, body = getattr(error, "status", None), getattr(error, "body", None)
+    if status is None:
+        return ApiServerError(f"the API server did not answer: {error}")
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
+    return ApiServerError(f"the API server refused with status {status}: {text.strip()}", int(status))
 
 
 def one(
