@@ -334,7 +334,7 @@ def test_a_site_replaces_no_driver_under_pods(
     known = {"gpu_plugins_kubeconfig": str(kubeconfig), "ansible_facts": accel}
     done = run(roles, "site", {}, *options, **known, **serves | given)
     assert (done.code != 0) == refused, done.output
-    said = "these pods hold its GPUs: default/train; run upgrade_driver.yml"
+    said = "these pods hold its GPUs: default/train. Run upgrade_driver.yml"
     assert (said in done.messages) == refused, done.output
     if refused:
         assert "is gone" not in done.output

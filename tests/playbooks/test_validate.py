@@ -145,7 +145,7 @@ def test_programs_that_cannot_run_are_refused_by_site_too(serving: Playbooks) ->
     assert done.code != 0
     said = "Program serving is blocked on gpu-a (dtype): Tesla T4 is of compute capability 7.5"
     assert f"gpu-a: blocked: cuda: {said}" in done.output
-    assert "--dtype=half" in done.messages
+    assert "--dtype=half" in done.output
     assert "Program old" not in done.output
     refused = serving.run("accel.kubernetes.site", **VARIABLES, gpu_plugins_cuda_programs=programs)
     assert refused.code != 0
@@ -187,7 +187,7 @@ def test_a_pod_sees_its_gpu_and_is_gone_whatever_it_found(serving: Playbooks) ->
     assert done.code != 0
     said = "gpu-a: blocked: pod: A pod with 1 nvidia.com/gpu is Failed: cuda: libcuda.so.1 cannot be loaded"
     assert said in done.output
-    assert "see the runtime class" in done.messages
+    assert "see the runtime class" in done.output
 
     checked = validated(serving, "--check", validate_pod=True)
     assert checked.code == 0, checked.output
