@@ -52,9 +52,9 @@ docsite: setup ## Build all pages as HTML with a search, in .build/docsite/html.
 	@tests/tools/docsite/build.sh
 
 # pytest fills the time that the steps leave, so that both cores are always busy. It takes the longest, and so speaks last.
-test: setup ## Run linters, sanity, the demo, and unit tests before a push: 6 minutes.
+test: setup ## Run linters, sanity, the demo, and unit tests before a push: 7 minutes.
 	@printf '== pytest: all that calls functions, beside lint, sanity, and the demo\n'
-	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest || \
+	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest WORKERS=4 || \
 	  { grep --no-filename '^== .*: FAILED' .cache/steps/*.log; exit 1; }
 
 test-ci: setup ## Run molecule, and the tests that start Ansible and daemons: 30 minutes.
@@ -99,7 +99,7 @@ molecule-%: setup
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* python -m sim.forks molecule test -s $*
 
 pytest: setup ## Run the tests that call functions, or others: make pytest [MARKS="ci and not full"].
-	@env --unset=MAKEFLAGS pytest --ignore tests/cluster --numprocesses=3 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
+	@env --unset=MAKEFLAGS pytest --ignore tests/cluster --numprocesses=$(or $(WORKERS),3) --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
 
 # Prints how many attacks it tried. Tenants with uid 0 need root.
 attacks: setup ## Run every test that attacks the shipped commands. Needs root.
