@@ -51,7 +51,7 @@ docs: setup ## Generate the reference pages of variables, modules, metrics, and 
 docsite: setup ## Build all pages as HTML with a search, in .build/docsite/html.
 	@tests/tools/docsite/build.sh
 
-# pytest fills the time that the steps leave, so that both cores are always busy. It takes the longest, and so speaks last.
+# pytest runs beside the steps, some of which keep one core busy. It takes the longest, and so speaks last.
 test: setup ## Run linters, sanity, the demo, and unit tests before a push: 7 minutes.
 	@printf '== pytest: all that calls functions, beside lint, sanity, and the demo\n'
 	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest WORKERS=4 || \

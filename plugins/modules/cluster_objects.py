@@ -111,8 +111,9 @@ def apply(service: K8sService, item: Mapping[str, Any]) -> Dict[str, Any]:
             except CoreException as error:
                 # Its text has the answer as the bytes that came.
                 cause = error.__cause__
-                known = cause is not None and getattr(cause, "status", None) is not None
-                raise (explanation(cause) if cause and known else ApiServerError(str(error))) from error
+                if cause is None or getattr(cause, "status", None) is None:
+                    raise ApiServerError(str(error)) from error
+                raise explanation(cause) from error
     except ApiServerError as error:
         raise ApiServerError(f"{title(item)} was not applied: {error}", error.status) from error
     return answer

@@ -267,7 +267,8 @@ class MpsMonitor:
     ) -> None:
         """Ask every ``interval`` seconds, and every ``rest`` seconds where a GPU is not in use and has no clients.
 
-        A daemon that ends or starts changes its files, which are looked at every ``interval`` seconds in any case.
+        A daemon that starts, or ends in order, changes its files, which are looked at every ``interval`` seconds in
+        any case. One that is killed and not started again is noticed after ``rest``.
         ``in_use`` gets a GPU's UUID; ``on_incident`` gets a UUID and a sentence. All are called on the monitor's
         threads.
         """
