@@ -26,8 +26,14 @@ NODE = "/api/v1/nodes/gpu-a"
 OWN = "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3Dkube-accel-benchmark"
 NOTE = "kube-accel.io/benchmark"
 JOBS = "/apis/batch/v1/namespaces/kube-system/jobs"
-SLICED = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
-VARIABLES = {"scheduler_layout": "none", "gpu_plugins_configs": {"sliced": SLICED, "whole": {"version": "v1"}}}
+SLICED, EIGHT = (
+    {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": replicas}]}}}
+    for replicas in (4, 8)
+)
+VARIABLES = {
+    "scheduler_layout": "none",
+    "gpu_plugins_configs": {"sliced": SLICED, "eight": EIGHT, "whole": {"version": "v1"}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +125,14 @@ def test_time_slices_are_compared_with_the_whole_gpu(books: Playbooks, api: Api,
     with (tmp_path / "both.csv").open() as file:
         assert [row["layout"] for row in csv.DictReader(file)] == list(found)
     assert "NOTE: x8: nvidia.com/gpu has 4 replicas of a GPU" in done.output
+    assert left(api) == []
+
+    configure(api, "eight", offers="8")
+    eight = tmp_path / "eight.json"
+    done = benchmark(books, benchmark_earlier=str(both), benchmark_json=str(eight), benchmark_sharers="8")
+    assert done.code == 0, done.output
+    assert list(layouts(eight)) == [*found, "time-slices x8"]
+    assert layouts(eight)["time-slices x8"]["seconds"] > 4 * found["time-slices x1"]["seconds"]
     assert left(api) == []
     configure(api, "whole", offers="1")
 
