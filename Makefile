@@ -57,8 +57,8 @@ test: setup ## Run linters, sanity, the demo, and unit tests before a push: 7 mi
 	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest WORKERS=4 || \
 	  { grep --no-filename '^== .*: FAILED' .cache/steps/*.log; exit 1; }
 
-test-ci: setup ## Run molecule, and the tests that start Ansible and daemons: 30 minutes.
-	@$(MAKE) --no-print-directory step-molecule
+test-ci: setup ## Run molecule, the docs site, and tests that start Ansible and daemons: 30 minutes.
+	@$(MAKE) --no-print-directory step-docsite step-molecule
 	@printf '== pytest: what starts Ansible, daemons and servers\n'
 	@$(MAKE) --no-print-directory pytest MARKS="ci and not full"
 

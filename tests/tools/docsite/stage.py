@@ -16,7 +16,7 @@ from tools import links
 
 HERE = Path(__file__).parent
 SECTIONS = {
-    "Start": ["docs/README.md", "docs/tutorials/*.md"],
+    "Start": ["docs/README.md", "docs/tutorials/demo.md", "docs/tutorials/first-whole-*.md", "docs/tutorials/*.md"],
     "How-to guides": ["docs/how-to/*.md"],
     "Reference": ["docs/reference/*.md", "docs/*.md"],
     "Modules and filters": ["modules/*_module.rst", "modules/*_filter.rst"],
