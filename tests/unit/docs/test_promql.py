@@ -12,7 +12,7 @@ import yaml
 from prometheus import need
 
 DOCS = Path(__file__).parents[3] / "docs"
-SHOWN = "".join((DOCS / page).read_text() for page in ("reference/metrics.md", "how-to/monitor.md"))
+SHOWN = "".join((DOCS / page).read_text() for page in ("reference/metrics.md", "reference/monitoring.md"))
 
 
 def asked(begin: str) -> str:
