@@ -1,6 +1,9 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Attributes every module of this collection declares."""
+"""Attributes of modules: what each declares, and what those that read, and those that change something, have in common.
+
+A module states only what differs.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,20 @@ attributes:
     details: Changes nothing in any case.
   diff_mode:
     support: none
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: posix
+"""
+
+    CHANGING_MODULE = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
   idempotent:
     support: full
   platform:

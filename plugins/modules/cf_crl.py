@@ -83,19 +83,12 @@ options:
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 requirements:
   - kubernetes
 attributes:
   check_mode:
-    support: full
-    details: The cluster is asked what it has.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: posix
+    details: Reads what the cluster has.
 seealso:
   - module: accel.kubernetes.cf_crl_info
 author:

@@ -22,20 +22,14 @@ options:
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 requirements:
   - kubernetes
 attributes:
   check_mode:
-    support: full
     details: The API server checks the requests, and keeps nothing of them.
   diff_mode:
-    support: full
     details: One difference for each object that changes.
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: posix
 seealso:
   - module: kubernetes.core.k8s
 author:

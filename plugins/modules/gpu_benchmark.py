@@ -19,7 +19,7 @@ description:
     If all processes are killed at once, the Job ends and is removed within minutes.
 options:
   node:
-    description: The node whose GPUs are measured.
+    description: Node whose GPUs are measured.
     type: str
     required: true
   sharers:
@@ -67,18 +67,6 @@ options:
     type: list
     elements: str
     default: []
-  runtime_class:
-    description: RuntimeClass of the pods. Empty for none.
-    type: str
-    default: nvidia
-  plugins_namespace:
-    description: Namespace of the plugins.
-    type: str
-    default: kube-system
-  start_timeout:
-    description: Seconds to wait until all pods of a row run, with their images pulled.
-    type: int
-    default: 300
   timeout:
     description: Seconds to wait until all pods of a row have ended.
     type: int
@@ -90,31 +78,15 @@ options:
       - This brings several layouts of a node into one table, and compares shares with the whole GPU.
     type: raw
   text_file:
-    description: File for RV(table). The directories of all output files must exist.
+    description: Path of the file to write RV(table) to. The directories of all output files must exist.
     type: path
   csv_file:
-    description: File for the report as CSV, with the environment in each row.
-    type: path
-  json_file:
-    description: File for RV(report) as JSON.
+    description: Path of the CSV file to write, with the environment in each row.
     type: path
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
-requirements:
-  - kubernetes
-attributes:
-  check_mode:
-    support: full
-    details: Returns what would run. Runs nothing, and writes no file.
-  diff_mode:
-    support: full
-  idempotent:
-    support: none
-    details: No two measurements are alike.
-  platform:
-    support: full
-    platforms: posix
+  - accel.kubernetes.measurement
 seealso:
   - module: accel.kubernetes.gpu_usage_report
 author:

@@ -9,7 +9,7 @@ module: gpu_share_check
 short_description: Prove the limits of a GPU share in pods
 version_added: 0.1.0
 description:
-  - Runs a pod with a share of a GPU alone, and then two of them on the same GPU. Each tells what it sees of the GPU,
+  - Runs a pod with a share of a GPU alone, and then two of them on the same GPU. Each reports what it sees of the GPU,
     the last byte that it gets, what is refused beyond, and how much of the GPU's time it has.
   - The pods run C(kube-accel validate --share) of the image of the node's plugin.
   - Refuses a node whose GPUs are in use, and a node of a mode without shares. Changes nothing about the node.
@@ -17,57 +17,29 @@ description:
     If all processes are killed at once, the Job ends and is removed within minutes.
 options:
   node:
-    description: The node whose shares are proved.
+    description: Node whose shares are proved.
     type: str
     required: true
   sharers:
-    description: How many such shares a GPU has, 2 to 50. A pod gets one of them. Unused with O(cores) or O(memory_mib).
+    description: Number of equal shares of a GPU, 2 to 50. A pod gets one. Unused with O(cores) or O(memory_mib).
     type: int
     default: 4
   cores:
-    description: Percent of a GPU that a pod gets, 1 to 50. With 0, it gets as much as of the memory.
+    description: Percent of a GPU that a pod gets, 1 to 50. With 0, it is the same part as that of the memory.
     type: int
     default: 0
   memory_mib:
-    description: MiB of a GPU that a pod gets, at most half of them. With 0, it gets as much as of the cores.
+    description: MiB of GPU memory that a pod gets, at most half. With 0, it is the same part as that of the cores.
     type: int
     default: 0
   seconds:
-    description: For how long each pod measures its time of the GPU.
+    description: Seconds for which each pod measures its time of the GPU.
     type: int
     default: 10
-  runtime_class:
-    description: The runtime class of the pods; empty for none.
-    type: str
-    default: nvidia
-  plugins_namespace:
-    description: Namespace of the device plugins. The module runs its pods there.
-    type: str
-    default: kube-system
-  start_timeout:
-    description: Seconds within which the pods have to run.
-    type: int
-    default: 300
-  json_file:
-    description: Path of the JSON file to write RV(report) to.
-    type: path
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
-requirements:
-  - kubernetes
-attributes:
-  check_mode:
-    support: full
-    details: Says what would run, runs nothing, and writes no file.
-  diff_mode:
-    support: full
-  idempotent:
-    support: none
-    details: No two measurements are alike.
-  platform:
-    support: full
-    platforms: posix
+  - accel.kubernetes.measurement
 seealso:
   - module: accel.kubernetes.gpu_benchmark
 author:

@@ -24,20 +24,16 @@ options:
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
   - accel.kubernetes.subject
 requirements:
   - kubernetes
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: none
   idempotent:
     support: partial
     details: The archive changes when data of the cluster change. Logs and metrics usually do.
-  platform:
-    support: full
-    platforms: posix
 seealso:
   - module: accel.kubernetes.gpu_diagnose_info
 author:

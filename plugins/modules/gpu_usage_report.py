@@ -118,20 +118,15 @@ options:
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 requirements:
   - kubernetes, without O(prometheus_url) or with O(unit_label)
 attributes:
   check_mode:
-    support: full
-    details: Reads and reports as ever, and writes no file.
-  diff_mode:
-    support: full
+    details: Returns the report, and writes no file.
   idempotent:
     support: partial
     details: A period that ends now, and O(keep), are others each time.
-  platform:
-    support: full
-    platforms: posix
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)
 """

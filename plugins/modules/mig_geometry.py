@@ -55,19 +55,14 @@ options:
     default: 120
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
   - accel.kubernetes.nvml
 attributes:
   check_mode:
-    support: full
     details:
-      - Whether a GPU will need a reset is known only when its mode is set. Processes that a run would refuse over are
-        a warning and RV(in_use), since they may have ended by then.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
+      - Cannot know whether a GPU will need a reset. If processes hold a GPU, warns and returns RV(in_use), because they
+        can have ended by the time of the run.
   platform:
-    support: full
     platforms: linux
 notes:
   - Needs a driver of branch 510 or newer, and root.

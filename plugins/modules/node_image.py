@@ -9,17 +9,17 @@ module: node_image
 short_description: Load an image on a Kubernetes node without a registry
 version_added: 0.1.0
 description:
-  - Imports an archive as M(accel.kubernetes.oci_archive) writes it into the container runtime that kubelet uses, and
-    pins it, so that kubelet does not remove it when the disk fills up.
-  - Checks the whole archive before the container runtime sees any of it. The archive is to hold one image, of
-    O(repository) and with one of O(digests), all parts of it with their digests, and nothing else. The runtime is given
-    what was checked, under the name O(repository) and O(tag) make.
-  - Does nothing when the node has the image with that digest under that name.
-  - Other images of the same repository are unpinned. They stay for the pods that were started with them.
-  - CRI-O is not served and, where O(runtime) is V(auto), refused. Push the image to a registry for it.
+  - Imports an archive of M(accel.kubernetes.oci_archive) into the container runtime that kubelet uses. Pins the image,
+    so that kubelet does not remove it when the disk fills up.
+  - Checks the whole archive before the container runtime sees any of it. The archive must hold one image of
+    O(repository) with one of O(digests), all parts of it, and nothing else. The runtime gets the checked bytes, under
+    the name that O(repository) and O(tag) make.
+  - Does nothing if the node has the image with one of these digests under this name.
+  - Unpins other images of the same repository. They stay for the pods that were started with them.
+  - Does not support CRI-O, and refuses it with O(runtime=auto). Push the image to a registry instead.
 options:
   state:
-    description: V(absent) removes all images of the repository.
+    description: Whether the node has the image. V(absent) removes all images of the repository.
     type: str
     choices: [present, absent]
     default: present
@@ -28,52 +28,50 @@ options:
     type: str
     required: true
   tag:
-    description: Tag the node is to know the image by, whatever tag the archive says. Required for V(present).
+    description: Tag of the image on the node, instead of the tag in the archive. Required for V(present).
     type: str
   digests:
     description:
-      - What identifies the image. For containerd that is the digest of its manifest, for Docker that of its
-        configuration or its manifest. Give both. An archive's manifest has to be among them.
+      - Digests of the image. containerd identifies an image by the digest of its manifest, and Docker by that of its
+        configuration or manifest. Give both. The manifest of the archive must be among them.
       - Required for V(present).
     type: list
     elements: str
   archive:
     description:
-      - Path of the archive on the node. Only needed when the image is not there.
-      - Check mode checks an archive that exists, and fails where the import would.
+      - Path of the archive on the node. The module needs it only if the node does not have the image.
+      - Check mode checks an archive that exists, and fails if the import would fail.
       - The file and the directories above it must belong to root or to the module's user, and no other user may be
         able to write there. The module refuses an archive directly in F(/tmp) or F(/var/tmp).
     type: path
   runtime:
     description:
-      - V(auto) is V(docker) where cri-dockerd's socket F(/run/cri-dockerd.sock) is, and otherwise V(containerd).
+      - Container runtime of kubelet. V(auto) is V(docker) if the node has F(/run/cri-dockerd.sock), and otherwise
+        V(containerd).
     type: str
     choices: [auto, containerd, docker]
     default: auto
   command:
     description:
-      - The runtime's client with its first arguments, such as V([k3s, ctr]).
-      - By default C(ctr), also that of RKE2 or microk8s, else C(k3s ctr), or C(docker).
+      - Client of the runtime with its first arguments, such as V([k3s, ctr]).
+      - The default is C(docker) for Docker. For containerd, it is C(ctr), also that of RKE2 or microk8s, and otherwise
+        C(k3s ctr).
     type: list
     elements: str
   socket:
     description:
-      - The runtime's socket. By default F(/run/k3s/containerd/containerd.sock) where that is, which K3s and RKE2 have,
-        or F(/var/snap/microk8s/common/run/containerd.sock), and otherwise the client's own.
+      - Socket of the runtime. The default is F(/run/k3s/containerd/containerd.sock) on nodes with K3s or RKE2, and
+        F(/var/snap/microk8s/common/run/containerd.sock) on nodes with microk8s. Other nodes use the client's default.
     type: path
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 attributes:
   check_mode:
-    support: full
-    details: The runtime is asked what it has.
+    details: Reads what the runtime has.
   diff_mode:
-    support: full
     details: Shows the images of the repository.
-  idempotent:
-    support: full
   platform:
-    support: full
     platforms: linux
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)

@@ -27,19 +27,12 @@ options:
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 requirements:
   - kubernetes
 attributes:
   check_mode:
-    support: full
     details: The API server checks the request, and keeps nothing of it.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: posix
 seealso:
   - module: kubernetes.core.k8s_taint
 author:

@@ -11,10 +11,11 @@ version_added: 0.1.0
 description:
   - Adds the NVIDIA container runtime to the configuration of containerd, Docker, CRI-O, k3s, rke2 or microk8s, or
     removes it.
-  - Edits the file in place. Comments, order, line ends and entries of others stay as they are, and so do the mode,
-    owner, label and attributes. A file that is a mount, immutable or a hard link is refused in check mode too.
-  - What the runtime would not heed is refused before anything is written, with what overrides it. That is a drop-in
-    that is read later, a flag of the daemon's command line, and a daemon that reads another file.
+  - Edits the file in place. Comments, order, line ends, and other entries stay as they are, and so do the file's mode,
+    owner, label, and attributes. The module refuses a file that is a mount, immutable, or a hard link, in check mode
+    too.
+  - If something overrides the file, the module fails before it writes anything, and names what it is. This can be a
+    drop-in that is read later, a flag of the daemon's command line, or a daemon that reads another file.
   - The module asks the restarted runtime whether it uses the settings of its file. If it does not, the module undoes
     the change. If the file needs no change but the runtime does not use it, the module restarts the runtime.
   - The whole change is one transaction on the host. The module validates the candidate, keeps the previous bytes in
@@ -32,8 +33,8 @@ description:
     the configuration.
 requirements:
   - tomlkit on the target for containerd and CRI-O (package C(python3-tomlkit))
-  - PyYAML or ruamel.yaml on the target for k3s and rke2 whose settings speak of their runtime or data directory
-  - tomli (package C(python3-tomli)) where Python is before 3.11 and files are big, which tomlkit takes minutes to read
+  - PyYAML or ruamel.yaml on the target for k3s and rke2, if their settings name a runtime or a data directory
+  - tomli (package C(python3-tomli)) for big files with Python before 3.11. Without it, tomlkit takes minutes
 options:
   runtime:
     description: The container runtime to configure.
@@ -43,8 +44,8 @@ options:
   state:
     description:
       - Whether the runtime is configured.
-      - V(absent) brings back what was there before the first change by this module, a runtime of that name and its
-        being the default included. Where this module has changed nothing, it does nothing.
+      - V(absent) restores what was there before the first change by this module, also a runtime of the same name and
+        the default runtime. If this module has changed nothing, V(absent) does nothing.
     type: str
     choices: [present, absent]
     default: present
@@ -56,7 +57,7 @@ options:
       - For k3s and rke2, this is the file that they write. The module only reads it. The default is
         V(/var/lib/rancher/k3s/agent/etc/containerd/config.toml), with C(rke2) in it for rke2, or the same file in
         their data directory.
-      - A missing containerd file is begun with what C(containerd config default) prints.
+      - If containerd has no file, the module starts from the output of C(containerd config default).
     type: path
   settings_path:
     description:
@@ -64,7 +65,7 @@ options:
       - By default V(/etc/rancher/k3s/config.yaml.d/99-accel-kubernetes.yaml), with C(rke2) in it for rke2.
     type: path
   runtime_name:
-    description: Name of the runtime, which a RuntimeClass names as its handler.
+    description: Name of the runtime, which is the handler of a RuntimeClass.
     type: str
     default: nvidia
   runtime_binary:
@@ -73,7 +74,7 @@ options:
     default: /usr/bin/nvidia-container-runtime
   default_runtime:
     description:
-      - Whether containers run with it unless they ask for another.
+      - Whether containers run with this runtime unless they ask for another.
       - If V(false) and an earlier run of this module had made it the default, the module restores the previous
         default.
     type: bool
@@ -88,7 +89,7 @@ options:
       - Whether the toolkit ignores C(NVIDIA_VISIBLE_DEVICES) of a container without privileges, which many images set
         to V(all). Containers then get GPUs only by CDI and by the mounts of a device plugin.
       - If V(false) and an earlier run of this module had set it, the module restores the previous settings.
-      - Containers started later heed it. Nothing is restarted.
+      - The setting applies to containers that start later. The module restarts nothing for it.
     type: bool
     default: false
   toolkit_config_path:
@@ -99,35 +100,35 @@ options:
     default: /etc/nvidia-container-runtime/config.toml
   minimum_toolkit:
     description:
-      - The oldest version of NVIDIA's container toolkit that is accepted. A host whose toolkit is older is refused.
-      - A toolkit that does not tell its version is accepted, and any is where this is empty.
+      - Oldest version of NVIDIA Container Toolkit that the module accepts. Empty accepts any version.
+      - The module also accepts a toolkit that does not report its version.
     type: str
     default: ""
   containerd_command:
     description:
-      - Command of containerd, for a containerd that is not on C(PATH) under that name.
-      - By default C(containerd), for microk8s C(/snap/microk8s/current/bin/containerd). Not used for k3s and rke2.
+      - Command of containerd, if it is not C(containerd) on C(PATH).
+      - The default is C(containerd), and for microk8s C(/snap/microk8s/current/bin/containerd). Not for k3s and rke2.
     type: list
     elements: str
   validate:
     description:
-      - Command that has to accept the candidate before anything is written; C(%s) stands for the candidate's path.
-      - By default C(containerd --config %s config dump), whose output also has to show the runtime, or
-        C(dockerd --validate --config-file %s), or C(crio --config %s --config-dir "" config). For k3s and rke2 there is
-        none.
+      - Command that must accept the candidate before the module writes it. C(%s) stands for the path of the candidate.
+      - The default is C(dockerd --validate --config-file %s), or C(crio --config %s --config-dir "" config). For
+        containerd, it is C(containerd --config %s config dump), whose output must also show the runtime. For k3s and
+        rke2, there is no default.
       - An empty list skips the check.
     type: list
     elements: str
   service:
     description:
-      - Unit restarted by C(systemctl restart) after a change.
-      - By default the name of the runtime, V(snap.microk8s.daemon-containerd), or whichever of C(k3s), C(k3s-agent),
-        C(rke2-server) and C(rke2-agent) the host has.
-      - With an empty string nothing is restarted and nothing waited for.
+      - Unit that C(systemctl restart) restarts after a change.
+      - The default is the name of the runtime, and for microk8s V(snap.microk8s.daemon-containerd). For k3s and rke2,
+        it is the one of C(k3s), C(k3s-agent), C(rke2-server), and C(rke2-agent) that the host has.
+      - With an empty string, the module restarts nothing, and waits for nothing.
     type: str
   ready:
     description:
-      - Command that succeeds once the restarted service answers. Repeated until O(timeout).
+      - Command that succeeds once the restarted service answers. The module repeats it until O(timeout).
       - The default is C(docker version) for Docker, and C(crictl info) with CRI-O's socket, or C(crio status info)
         without crictl. For containerd, also that of a distribution, C(ctr plugins ls) must show that the CRI plugin
         runs, because containerd answers without this plugin.
@@ -136,46 +137,39 @@ options:
     elements: str
   cri_socket:
     description:
-      - Socket of containerd's CRI, by which the restarted containerd has to say that it has the runtime, its program,
-        its being the default, CDI and the cgroup driver. Docker and CRI-O are asked by their commands.
-      - By default the one that containerd's command line or file names, else V(/run/containerd/containerd.sock); for
-        the distributions V(/run/k3s/containerd/containerd.sock) or V(/var/snap/microk8s/common/run/containerd.sock).
-        None where O(ready) is given.
-      - With an empty string containerd is not asked.
+      - Socket of containerd's CRI. The module asks the restarted containerd there for the runtime, its program, the
+        default runtime, CDI, and the cgroup driver. It asks Docker and CRI-O by their commands.
+      - The default is the socket that containerd's command line or file names, and otherwise
+        V(/run/containerd/containerd.sock). For k3s and rke2, it is V(/run/k3s/containerd/containerd.sock), and for
+        microk8s V(/var/snap/microk8s/common/run/containerd.sock). With O(ready), there is no default.
+      - With an empty string, the module does not ask containerd.
     type: str
   timeout:
     description:
       - Seconds for the restart, and again for the service to become ready.
-      - By default 60, for k3s and rke2 300, because all of Kubernetes restarts with them.
+      - The default is 60. For k3s and rke2, it is 300, because all of Kubernetes restarts with them.
     type: int
   stop_containers:
     description:
-      - Whether Docker is restarted though that stops containers, as it does when C(live-restore) is off and some run.
-      - When V(false) such a change is refused, in check mode too.
+      - Whether to restart Docker if that stops containers. It does if C(live-restore) is off and containers run.
+      - If V(false), the module refuses such a change, in check mode too.
     type: bool
     default: false
   backup_dir:
     description:
       - Directory for previous bytes and the state of the transaction. Keep it between runs.
-      - A directory that another user made or can write is refused. See M(accel.kubernetes.trusted_path).
+      - The module refuses a directory that another user made or can write. See M(accel.kubernetes.trusted_path).
     type: path
     default: /var/lib/accel-kubernetes/backups
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 attributes:
   check_mode:
-    support: full
     details:
-      - Commands that only read are run, the validation of the candidate too, so that check mode refuses what the run
-        would. Whether CRI-O finds the runtime's program is not asked, since an earlier task may install it.
-      - Without tomlkit the file is checked where Python is 3.11 or newer or has tomli, and no diff is shown.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: posix
+      - Runs commands that only read, and validates the candidate. So check mode refuses what the run would refuse. It
+        does not check whether CRI-O finds the runtime's program, since an earlier task can install it.
+      - Without tomlkit, shows no diff. It still checks the file if Python is 3.11 or newer, or has tomli.
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)
 """

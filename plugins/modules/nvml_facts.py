@@ -31,17 +31,10 @@ options:
     default: /sys
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.info_module
   - accel.kubernetes.nvml
 attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
-    details: Nothing is changed.
-  idempotent:
-    support: full
   platform:
-    support: full
     platforms: linux
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)

@@ -9,53 +9,55 @@ module: oci_archive
 short_description: Assemble a container image from a root file system and Python wheels
 version_added: 0.1.0
 description:
-  - Assembles a container image without a builder and without running anything of it, and writes it as one archive that
-    C(ctr images import), C(docker load), C(podman load) and C(skopeo) read.
-  - The image is the base, and one layer with the wheels and files on top, so that a new version of those is all that
-    has to travel.
-  - The same input makes the same bytes. Entries are sorted, carry no times, and belong to the users the base says,
-    what is added to root.
+  - Assembles a container image without a builder, and without running anything in it. Writes it as one archive, which
+    C(ctr images import), C(docker load), C(podman load), and C(skopeo) read.
+  - The image has the layers of the base, and one layer with the wheels and files. With a new version, only this layer
+    changes.
+  - The same input makes the same bytes. Entries are sorted and have no times. Files of the base keep their owners, and
+    added files belong to root.
   - Unpacks wheels to where the image's Python looks for them, checks each file against the wheel's list, and creates
     their console scripts. Compiles Python modules to byte code, which saves memory and time at each start. This needs
     a Python of the same version on the machine that runs this module.
-  - Optionally pushes the image to a registry, sending only what the registry lacks.
+  - Can push the image to a registry. It sends only the parts that the registry lacks.
 options:
   path:
     description:
-      - The archive. It is replaced in one step; whatever happens, it is the old one or the new one.
-      - A file of another user is refused. An archive that holds more than the image is replaced.
+      - Path of the archive. The module replaces it in one step, so that it is always the old or the new one.
+      - The module refuses a file of another user. It replaces an archive that holds more than the image.
     type: path
     required: true
   reference:
     description:
       - Name of the image, such as V(registry.example.com/gpu/kube-accel:0.1.0).
-      - A name without a registry stands for one on V(docker.io), as it does for Docker and Kubernetes.
+      - A name without a registry is one of V(docker.io), as for Docker and Kubernetes.
     type: str
     required: true
   architecture:
-    description: What the image runs on. The base and the wheels have to be for it.
+    description: Processor architecture of the image. The base and the wheels must be for it.
     type: str
     choices: [amd64, arm64]
     default: amd64
   base:
     description:
-      - What to build upon, as a directory or a tar archive. It holds a root file system, or a saved image, which is an
-        OCI image layout (C(skopeo copy docker://... oci:DIRECTORY), C(oci-archive:FILE)) or what C(docker save) writes.
-      - Archives and layers may be compressed with gzip, xz, bzip2 or zstd. For zstd, it takes Python 3.14, the Python
-        library C(zstandard) or the program C(zstd). The image that is made has all layers packed by gzip, which every
-        runtime reads; containerd reads none that are packed by xz or bzip2, as Docker does.
-      - Of several platforms, the image for O(architecture) is taken, and of several variants the one for the oldest
-        processors. Attestations and signatures are passed over. Several images for it are refused.
-      - The layers of an image are read as container runtimes unpack them, whiteouts and links included. Where runtimes
-        differ, as about a hard link to a file of a lower layer, the module warns. The layers are kept, and so is the
-        configuration where no option says otherwise.
-      - Of a root file system, device nodes, sockets and extended attributes are left out. Of a directory, what belongs
-        to the owner of the directory itself will belong to root.
+      - Path of the base, which is a directory or a tar archive. It holds a root file system or a saved image. A saved
+        image is an OCI image layout (C(skopeo copy docker://... oci:DIRECTORY), C(oci-archive:FILE)), or the output of
+        C(docker save).
+      - Archives and layers can be compressed with gzip, xz, bzip2, or zstd. For zstd, the module needs Python 3.14, the
+        Python library C(zstandard), or the program C(zstd). The new image has all layers compressed with gzip, which
+        every runtime reads. containerd does not read layers in xz or bzip2.
+      - If the base has several platforms, the module takes the image for O(architecture), and of several variants the
+        one for the oldest processors. It ignores attestations and signatures. It refuses several images for one
+        architecture.
+      - The module reads the layers as container runtimes unpack them, with whiteouts and links. If runtimes differ, for
+        example about a hard link to a file of a lower layer, the module warns. It keeps the layers, and the
+        configuration that no option changes.
+      - From a root file system, the module leaves out device nodes, sockets, and extended attributes. In a directory,
+        files of the directory's owner will belong to root.
     type: path
     required: true
   base_exclude:
     description:
-      - Shell patterns of paths that are left out of a root file system, with everything below. V(*) matches C(/) too.
+      - Shell patterns of paths to leave out of a root file system, with everything below. V(*) matches C(/) too.
       - Not for a saved image.
     type: list
     elements: str
@@ -76,20 +78,21 @@ options:
         type: path
         required: true
       dest:
-        description: Its absolute path in the image.
+        description: Absolute path in the image.
         type: str
         required: true
       mode:
         description:
           - Permissions of the file, or of each file in the directory, such as V('0755').
-          - By default V('0755') for programs and V('0644') for the rest.
+          - The default is V('0755') for programs, and V('0644') for other files.
         type: str
   entrypoint:
-    description: The program and its first arguments.
+    description: Program that a container runs, with its first arguments. The default is that of the base.
     type: list
     elements: str
   command:
-    description: Arguments that a container may replace.
+    description: Arguments of the program that a container can replace. The default is that of the base, or none with
+      O(entrypoint).
     type: list
     elements: str
   env:
@@ -99,16 +102,16 @@ options:
     description: Labels to add.
     type: dict
   user:
-    description: User, or user and group, such as V(65532:65532).
+    description: User of the program, or user and group, such as V(65532:65532).
     type: str
   push:
-    description: Push the image to the registry that O(reference) names, under that tag.
+    description: Whether to push the image to the registry and the tag that O(reference) names.
     type: bool
     default: false
   index:
     description:
-      - Have the tag name an index of images, one for each architecture. The images that it has for others are kept.
-      - Only for O(push). Push one architecture after the other.
+      - Whether the tag names an index of images, one for each architecture. Images for other architectures stay in it.
+      - Only with O(push). Push one architecture after the other.
     type: bool
     default: false
   username:
@@ -121,29 +124,25 @@ options:
     description: Bearer token for the registry, for instance from a cloud's command line.
     type: str
   ca_path:
-    description: Certificate authorities the registry's certificate may come from, as PEM, instead of the system's.
+    description: Path of a PEM file with the certificate authorities of the registry. The default is the system's.
     type: path
   insecure:
-    description: Speak plain HTTP to the registry. HTTPS is always verified.
+    description: Whether to use plain HTTP. With HTTPS, the module always verifies the registry's certificate.
     type: bool
     default: false
   timeout:
-    description: Seconds the registry may leave a request without answer or progress.
+    description: Seconds to wait for an answer or progress of the registry.
     type: float
     default: 60
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 attributes:
   check_mode:
-    support: full
-    details: The image is assembled in the temporary directory. A registry is asked, and nothing is sent to it.
+    details: Assembles the image in the temporary directory. Reads from a registry, and sends nothing to it.
   diff_mode:
-    support: full
     details: Shows configuration and digests.
-  idempotent:
-    support: full
   platform:
-    support: full
     platforms: linux
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)

@@ -201,16 +201,7 @@ options:
     default: /var/lib/accel-kubernetes/backups
 extends_documentation_fragment:
   - accel.kubernetes.attributes
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: posix
+  - accel.kubernetes.attributes.changing_module
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)
 """

@@ -35,15 +35,11 @@ options:
     default: "0700"
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.changing_module
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: none
-  idempotent:
-    support: full
   platform:
-    support: full
     platforms: linux
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)
