@@ -33,6 +33,8 @@ class Site:
     def __init__(self) -> None:
         self.pages = Pages({"/healthz": lambda: ""}, {"/large": lambda: Response(200, bytes(LARGE))})
         self.begun, self.done = threading.Semaphore(0), threading.Event()
+        self.waits = False
+        """It says so before it waits for ``done``."""
 
     def admit(self, head: Head, known: bool) -> int | Response:
         return 1000 if head.path == "/work" else self.pages.admit(head, known)
@@ -44,6 +46,8 @@ class Site:
         if request.path != "/work":
             return self.pages.handle(request)
         self.begun.release()
+        if self.waits:
+            request.waits()
         assert self.done.wait(60)
         return Response(200, bytes(request.body) + (b" known" if request.known else b""))
 

@@ -134,7 +134,7 @@ class Service:
         begin = time.perf_counter()
         self._lease.called()
         try:
-            body, afterwards = self._verbs[verb](request.body)
+            body, afterwards = self._verbs[verb](request)
             return Response(200, body, afterwards=afterwards)
         except wire.WireError as error:
             return text(400, str(error))
@@ -145,8 +145,8 @@ class Service:
         """Return the pods that kube-scheduler is to try again: we learned of their room after it had asked."""
         return self._rechecks.look()
 
-    def _filter(self, body: wire.Body) -> Answer:
-        arguments = wire.read_arguments(body)
+    def _filter(self, request: Request) -> Answer:
+        arguments = wire.read_arguments(request.body)
         pod = self._pod(arguments.pod)
         if pod is None:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
@@ -155,8 +155,12 @@ class Service:
         if problem := self._lease.unfenced_pod(pod):
             return wire.write_filter_error(problem), None
         answer = self._filtered(pod, arguments.names)
-        if pod.victims and self._has_room_now(pod, nominated_node(arguments.pod), answer):
-            answer = self._filtered(pod, arguments.names)
+        node = nominated_node(arguments.pod)
+        if pod.victims and node in answer.failed:
+            # Whether those evicted for it have left: kube-scheduler, which knew first, would evict others.
+            request.waits()
+            if self._cluster.departed(node, pod.victims.get(node, ()), _HEARSAY_SECONDS):
+                answer = self._filtered(pod, arguments.names)
         self._answered(pod, arguments.names, answer)
         later = self._decisions.filtered(pod, len(arguments.names), answer)
         return wire.write_filtered(answer, arguments.nodes), later
@@ -164,13 +168,6 @@ class Service:
     def _answered(self, pod: Pod, names: list[str], answer: Filtered) -> None:
         if pod.request is not None:
             self._rechecks.answered(pod, names, bool(answer.passed))
-
-    def _has_room_now(self, pod: Pod, node: str, answer: Filtered) -> bool:
-        """Return whether the pods evicted for this one have left.
-
-        kube-scheduler, which knew first, would evict others.
-        """
-        return node in answer.failed and self._cluster.departed(node, pod.victims.get(node, ()), _HEARSAY_SECONDS)
 
     def _filtered(self, pod: Pod, names: list[str]) -> Filtered:
         if pod.request is None:
@@ -183,15 +180,15 @@ class Service:
             (answer.failed if refusal.resolvable else answer.unresolvable)[name] = refusal.reason
         return answer
 
-    def _filter_to_one(self, body: wire.Body) -> Answer:
+    def _filter_to_one(self, request: Request) -> Answer:
         """Let the best node alone pass, and reserve GPUs there: kube-scheduler does not say where the pod goes.
 
         Anyone may call this. Nothing is kept but for a pod that waits, as the API server has it; ``Keeper`` says how
         long. What is kept is not given back, whatever nodes a call names.
         """
-        wire.demand_few_values(body, MAX_STRANGERS_VALUES)
+        wire.demand_few_values(request.body, MAX_STRANGERS_VALUES)
         with self._reading:  # one at a time, for what it takes while it is read
-            arguments = wire.read_arguments(body)
+            arguments = wire.read_arguments(request.body)
         if arguments.nodes is not None:
             raise wire.WireError("Nodes: only names are taken here; set nodeCacheCapable: true for this extender")
         asked = self._read(arguments.pod)
@@ -233,8 +230,8 @@ class Service:
         ranks, kept_on = self._decider.ranks(request, names), self._cluster.kept_on(pod.uid)
         return heapq.nlargest(_CANDIDATES, sorted(ranks), key=lambda name: (name == kept_on, ranks[name]))
 
-    def _prioritize(self, body: wire.Body) -> Answer:
-        arguments = wire.read_arguments(body)
+    def _prioritize(self, request: Request) -> Answer:
+        arguments = wire.read_arguments(request.body)
         pod = self._pod(arguments.pod)
         if pod is None or pod.request is None:
             return wire.write_scores(dict.fromkeys(arguments.names, 0)), None
@@ -242,8 +239,8 @@ class Service:
         self._decisions.scored(pod, scores)
         return wire.write_scores(scores), None
 
-    def _preempt(self, body: wire.Body) -> Answer:
-        arguments = wire.read_preemption(body)
+    def _preempt(self, request: Request) -> Answer:
+        arguments = wire.read_preemption(request.body)
         pod = self._pod(arguments.pod)
         if pod is None:
             return wire.write_preemption(arguments.victims), None
@@ -253,8 +250,9 @@ class Service:
         pod.victims = {name: victims.uids for name, victims in found.items()}
         return wire.write_preemption(found), partial(decisions.log_preemption, pod, found)
 
-    def _bind(self, body: wire.Body) -> Answer:
-        asked = wire.read_binding(body)
+    def _bind(self, request: Request) -> Answer:
+        asked = wire.read_binding(request.body)
+        request.waits()
         bound = self._binder.bind(asked)
         self._metrics.bind(bound.outcome.value)
         error = "" if bound.outcome is Outcome.BOUND else bound.reason

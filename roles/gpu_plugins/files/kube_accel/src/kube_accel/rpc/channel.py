@@ -12,7 +12,9 @@ from typing import Final, Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from kube_accel.rpc import http2, message
+from kube_accel.http2 import connection as http2
+from kube_accel.http2 import frames
+from kube_accel.rpc import message
 from kube_accel.rpc.status import Code, RpcError, from_headers
 
 _Reply = TypeVar("_Reply")
@@ -130,9 +132,9 @@ class Channel:
                         raise RpcError(Code.INTERNAL, "the answer ends without a status")
                 case http2.Headers(number, fields, True) if number == stream:
                     connection.end(stream)
-                    return from_headers(fields) or bytes(body)
+                    return from_headers(dict(fields)) or bytes(body)
                 case http2.Reset(number, code) if number == stream:
-                    refused = code == http2.REFUSED_STREAM
+                    refused = code == frames.REFUSED_STREAM
                     raise RpcError(Code.UNAVAILABLE if refused else Code.CANCELLED, f"the call was reset, code {code}")
 
     def _wait(self, connected: socket.socket, deadline: float, wanted: Callable[[], bool] | None) -> None:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gRPC server on a unix socket.
-
-The threads of a connection read it in turns. Who has read a call answers it, and leaves reading to the next: so a call
-waits for no other thread, which is what takes most of the time of a small one.
-"""
+"""A gRPC server on a unix socket. The threads of a connection read it in turns: ``http2.crew``."""
 
 from __future__ import annotations
 
@@ -19,7 +15,10 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from kube_accel.rpc import http2, message
+from kube_accel.http2 import connection as http2
+from kube_accel.http2 import frames
+from kube_accel.http2.crew import Crew
+from kube_accel.rpc import message
 from kube_accel.rpc.status import Code, RpcError, to_headers
 
 _log = logging.getLogger(__name__)
@@ -159,12 +158,8 @@ class _Served:
     def __init__(self, server: Server, connected: socket.socket) -> None:
         self._server = server
         self._http = http2.Connection(connected, _CALLS)
-        self._reading = threading.Lock()
-        self._counting = threading.Lock()
-        self._threads = 0
-        self._idle = 0
+        self._crew = Crew("rpc", self._next, self._answer, self._close, _CALLS, _IDLE)
         self._greeted = False
-        self._over = False
         self._coming: dict[int, Context] = {}
         """Calls whose requests have come in part, by stream. Belongs to the reading thread."""
         self._calls: dict[int, Context] = {}
@@ -172,42 +167,15 @@ class _Served:
 
     def start(self) -> None:
         """Have a thread read and answer."""
-        with self._counting:
-            self._threads += 1
-        threading.Thread(target=self._work, name="rpc", daemon=True).start()
+        self._crew.start()
 
     def shut(self) -> None:
         """End the connection."""
         self._http.shut()
 
-    def _work(self) -> None:
-        try:
-            while self._waits():
-                with self._reading:
-                    call = None if self._over else self._next()
-                with self._counting:
-                    self._idle -= 1
-                    alone = self._idle == 0 and self._threads < _CALLS
-                if call is None:
-                    return
-                if alone:
-                    self.start()
-                self._answer(call)
-        finally:
-            with self._counting:
-                self._threads -= 1
-                last = self._threads == 0
-            if last:
-                self._http.close()
-                self._server.forget(self)
-
-    def _waits(self) -> bool:
-        """Be one of those who wait to read, unless they are enough."""
-        with self._counting:
-            if self._idle >= _IDLE:
-                return False
-            self._idle += 1
-            return True
+    def _close(self) -> None:
+        self._http.close()
+        self._server.forget(self)
 
     def _next(self) -> Context | None:
         """Return the next call whose request has come whole; None when there will be none."""
@@ -230,7 +198,6 @@ class _Served:
             return None
 
     def _end_all(self) -> None:
-        self._over = True
         self._http.shut()
         for call in list(self._calls.values()):
             call.end()
@@ -239,7 +206,7 @@ class _Served:
         """Return the call that is complete with this event."""
         match event:
             case http2.Headers(stream, fields, last):
-                if stream not in self._calls and not self._begun(stream, fields):
+                if stream not in self._calls and not self._begun(stream, dict(fields)):
                     return None
                 call = self._coming.get(stream)
             case http2.Data(stream, data, last):
@@ -277,9 +244,10 @@ class _Served:
         self._calls.pop(stream, None)
         with suppress(http2.StreamEndedError):
             self._http.send(stream, trailers=(*_BEGIN, *to_headers(code, details)))
-        self._http.reset(stream, http2.NO_ERROR)
+        self._http.reset(stream, frames.NO_ERROR)
 
-    def _answer(self, call: Context) -> None:
+    def _answer(self, call: Context, pass_on: Callable[[], None]) -> None:
+        pass_on()  # a handler may wait for whatever it likes
         try:
             try:
                 self._handle(call)

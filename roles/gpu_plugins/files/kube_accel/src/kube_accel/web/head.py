@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of a request, read as strictly as RFC 9112 allows, so that no proxy before us reads another one. Pure."""
+"""The head of a request, read as strictly as RFC 9112 and 9113 allow: no proxy before us reads another one. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,13 @@ _HOST = re.compile(rb"[!$%&'()*+,.0-9:;=a-z\[\]_~-]*")
 """In small letters."""
 _ONCE = frozenset({b"content-length", b"expect", b"host", b"transfer-encoding"})
 _DIGITS = 18
+
+_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TARGET = re.compile(r"/[\x21-\x7e]*")
+_PSEUDO = frozenset({":method", ":scheme", ":authority", ":path"})
+_SINGLE = frozenset({"content-length", "expect", "host"})
+_OF_CONNECTIONS = frozenset({"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"})
+"""Header fields that HTTP/2 does not have, section 8.2.2."""
 
 
 class RequestError(Exception):
@@ -87,6 +95,31 @@ def read_head(data: bytes) -> Head:
         length=_length(fields.get(b"content-length", b"0")),
         keep=minor == b"1" and b"close" not in fields.get(b"connection", b""),
     )
+
+
+def head_of(fields: Iterable[tuple[str, str]]) -> Head:
+    """Return the head that header fields of HTTP/2 are (RFC 9113, section 8.3). Raises RequestError."""
+    found: dict[str, str] = {}
+    plain = False
+    for count, (name, value) in enumerate(fields, 1):
+        if count > MOST_FIELDS:
+            raise RequestError(431, f"the head has more than {MOST_FIELDS} fields")
+        pseudo = name.startswith(":")
+        if (pseudo and (plain or name not in _PSEUDO)) or name in _OF_CONNECTIONS or name != name.lower():
+            raise RequestError(400, f"the header field {name[:40]} does not belong there")
+        if name in found and (pseudo or name in _SINGLE):
+            raise RequestError(400, f"the header field {name} comes twice")
+        plain = plain or not pseudo
+        found[name] = value
+    method, target = found.get(":method", ""), found.get(":path", "")
+    if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target) or ":scheme" not in found:
+        raise RequestError(400, "the request is not METHOD /path")
+    if _HOST.fullmatch(found.get(":authority", found.get("host", "")).lower().encode(errors="replace")) is None:
+        raise RequestError(400, "send one Host, without a user and a path")
+    if "expect" in found:
+        raise RequestError(417, "send the body without Expect")
+    length = _length(found.get("content-length", "0").encode(errors="replace"))
+    return Head(method=method, path=target.partition("?")[0], length=length, keep=True)
 
 
 def _length(text: bytes) -> int:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from kube_accel.web.head import MOST_BYTES, RequestError, end_of_head, read_head
+from kube_accel.web.head import MOST_BYTES, Head, RequestError, end_of_head, head_of, read_head
+from kube_accel.web.once import first_request, last_words
 from kube_accel.web.site import Response, Site, mistake, refusal, text
 
 _log = logging.getLogger(__name__)
@@ -204,30 +205,50 @@ class Reception:
         self._end(visitor)
 
     def _understand(self, visitor: _Visitor) -> bool:
-        """Return whether the head is there as a whole; then the visitor is answered, or passed on."""
-        whole = True
-        try:
-            end = end_of_head(visitor.data)
-            if end < 0:
+        """Return whether the head is there as a whole; then the visitor is answered, or passed on.
+
+        Raises ValueError for what is no HTTP/2.
+        """
+        if speaks_http2(visitor.stream):
+            found = first_request(visitor.data)
+            if found is None:
                 return False
-            head = read_head(visitor.data[:end])
-            whole = head.method != "HEAD"
-            response = refusal(self._site, head, False) or self._site.probe(head)
-        except RequestError as error:
-            response = mistake(error)
-        except Exception:
-            _log.exception("a request failed")
-            response = text(500, "internal error, see the log")
+            stream, fields, window = found
+            response, whole = self._found(lambda: head_of(fields))
+            said = last_words(stream, response, whole, window) if response is not None else b""
+        else:
+            try:
+                end = end_of_head(visitor.data)
+            except RequestError as error:
+                response, whole = mistake(error), True
+            else:
+                if end < 0:
+                    return False
+                response, whole = self._found(lambda: read_head(visitor.data[:end]))
+            said = response.head(keep=False) + (response.body if whole else b"") if response is not None else b""
         if response is None:
             self._pass_on(visitor, False)
         else:
-            self._answer(visitor, response, whole)
+            self._answer(visitor, said)
         return True
 
-    def _answer(self, visitor: _Visitor, response: Response, whole: bool) -> None:
+    def _found(self, read: Callable[[], Head]) -> tuple[Response | None, bool]:
+        """Return what is answered here, and whether with its body; None when others answer."""
+        whole = True
+        try:
+            head = read()
+            whole = head.method != "HEAD"
+            return refusal(self._site, head, False) or self._site.probe(head), whole
+        except RequestError as error:
+            return mistake(error), whole
+        except Exception:
+            _log.exception("a request failed")
+            return text(500, "internal error, see the log"), whole
+
+    def _answer(self, visitor: _Visitor, said: bytes) -> None:
         """Send what the connection's buffer has room for in any case, and hear the client out."""
         visitor.stage, visitor.data, visitor.until = _Stage.LEAVING, b"", time.monotonic() + _LINGER_SECONDS
-        _send(visitor.stream, response.head(keep=False) + (response.body if whole else b""))
+        _send(visitor.stream, said)
         visitor.stream.shutdown(socket.SHUT_WR)
 
     def _pass_on(self, visitor: _Visitor, known: bool) -> None:
@@ -246,6 +267,11 @@ class Reception:
             del self._hosts[visitor.host]
         if visitor.awaited:
             self._selector.unregister(visitor.stream)
+
+
+def speaks_http2(stream: socket.socket) -> bool:
+    """Return whether the client and we have agreed on HTTP/2 in the handshake."""
+    return isinstance(stream, ssl.SSLSocket) and stream.selected_alpn_protocol() == "h2"
 
 
 # TLS demands a socket that does not block. Else a flag does, which is a call less: there may be another thread that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 and, if given, TLS. Everything is bounded before it is known who asks.
+"""HTTP/1.1 and, if given, TLS, which may bring HTTP/2. Everything is bounded before it is known who asks.
 
 A thread for all connections of which nothing is known, see ``reception``; then one a connection. Whoever shows a client
 certificate is known and is asked nothing more. The others are strangers and share a few threads: a new one ends the
@@ -18,10 +18,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
+from kube_accel.http2.connection import ConnectionEndedError, StreamEndedError
 from kube_accel.listening import listener
-from kube_accel.web.head import Head, RequestError, end_of_head, read_head
-from kube_accel.web.reception import Reception
+from kube_accel.web.head import Head, RequestError, end_of_head, head_of, read_head
+from kube_accel.web.multiplexed import Multiplexed
+from kube_accel.web.once import answer_once, first_request
+from kube_accel.web.reception import Reception, speaks_http2
 from kube_accel.web.room import Place, Room
+from kube_accel.web.secured import Secured
 from kube_accel.web.site import Request, Response, Site, mistake, refusal, text
 
 _log = logging.getLogger(__name__)
@@ -119,12 +123,25 @@ class Server:
             more = known or self._queue(stream, host, data)
         if not more:
             return
+        if known and speaks_http2(stream):
+            self._serve_many(stream)
+            return
         target, arguments = (self._serve, (stream, data, True)) if known else (self._serve_strangers, ())
         try:
             threading.Thread(target=target, args=arguments, name="connection", daemon=True).start()
         except RuntimeError:  # out of threads
             with self._changed:
                 self._servants -= not known
+            self._forget(stream)
+
+    def _serve_many(self, stream: socket.socket) -> None:
+        """Have threads serve a known client's connection of HTTP/2."""
+        assert isinstance(stream, ssl.SSLSocket)
+        secured = Secured(stream, _ANSWER_SECONDS)
+        served = Multiplexed(secured, self._site, self._known_room, self._under_way, lambda: self._forget(stream))
+        try:
+            served.start()
+        except RuntimeError:  # out of threads
             self._forget(stream)
 
     def _queue(self, stream: socket.socket, host: str, data: bytes) -> bool:
@@ -168,11 +185,36 @@ class Server:
 
     def _serve(self, stream: socket.socket, data: bytes, known: bool) -> None:
         try:
-            self._answer_all(stream, data, known)
-        except (OSError, ValueError):
+            if speaks_http2(stream):
+                self._answer_once(stream, data)
+            else:
+                self._answer_all(stream, data, known)
+        except (OSError, ValueError, ConnectionEndedError, StreamEndedError):
             pass  # a client that went away, or speaks something else, is no event
         finally:
             self._forget(stream)
+
+    def _answer_once(self, stream: socket.socket, data: bytes) -> None:
+        """Answer a stranger's request of HTTP/2, which was admitted and has no body."""
+        found = first_request(data)
+        assert found is not None  # the reception has seen it
+        head = head_of(found[1])
+        with self._strangers_room.place(lambda: _end(stream)) as place:
+            if head.length or not place.busy():
+                return
+            response = self._handled(Request(head.method, head.path, b"", False))
+            place.answer(len(response.body))
+            answer_once(stream, data, response, head.method != "HEAD", _ANSWER_SECONDS)
+        if response.afterwards is not None:
+            response.afterwards()
+        _linger(stream)
+
+    def _handled(self, request: Request) -> Response:
+        try:
+            return self._site.handle(request)
+        except Exception:
+            _log.exception("a request failed", extra={"path": request.path})
+            return text(500, "internal error, see the log")
 
     def _answer_all(self, stream: socket.socket, data: bytes, known: bool) -> None:
         keep = True
@@ -221,11 +263,7 @@ class Server:
         body, rest = _read_body(stream, data, head.length)
         if not place.busy():
             raise ConnectionError("others needed the room")
-        try:
-            return self._site.handle(Request(head.method, head.path, body, known)), rest
-        except Exception:
-            _log.exception("a request failed", extra={"path": head.path})
-            return text(500, "internal error, see the log"), rest
+        return self._handled(Request(head.method, head.path, body, known)), rest
 
 
 def _read_head(stream: socket.socket, data: bytes) -> tuple[Head, bytes]:
@@ -279,4 +317,5 @@ def _linger(stream: socket.socket) -> None:
 
 def _end(connection: socket.socket) -> None:
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        # TLS's own makes of it a socket without TLS first, and another thread may be about to send.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -22,6 +22,8 @@ class Request:
     body: bytes | bytearray
     known: bool
     """The client showed a certificate of the client CA."""
+    waits: Callable[[], None] = lambda: None
+    """To be called before anything is waited for: others of the client's requests are read meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class Response:
     content_type: str = "application/json"
     afterwards: Callable[[], None] | None = None
     """What can wait until the client has its answer."""
+
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Return the header fields of HTTP/2."""
+        return ((":status", str(self.status)), ("content-type", self.content_type))
 
     def head(self, keep: bool) -> bytes:
         """Return what is sent before the body; ``keep``: the connection goes on."""
