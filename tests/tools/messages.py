@@ -21,7 +21,7 @@ _CODE = re.compile(r"[\n|\\]|\bWHERE\b|; }")
 _END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]*[A-Z\u0001]|``)")
 _OLD = re.compile(
     r"\b(anew|for ever|whoever|whyever|somebody|nobody|theirs|let go of|to be had|is to be|stays so"
-    r"|all the same|heeds?|mend)\b",
+    r"|all the same|heeds?|mend|would do)\b",
     re.IGNORECASE,
 )
 """Words for which there are plain ones, or a name."""

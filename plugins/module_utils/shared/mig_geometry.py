@@ -23,7 +23,7 @@ _ENTRY_KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 
 
 class GeometryError(ValueError):
-    """What was asked for cannot be. Says all that is wrong, and what would do instead."""
+    """A layout that a GPU cannot have, with all that is wrong and what fits instead."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))

@@ -22,6 +22,5 @@ def no_effect(wishes: str, resources: str) -> str:
     """Return what to tell the owner of a pod with these annotations that no extender places; without quotes."""
     return (
         f"{wishes} of this pod has no effect, because kube-scheduler alone places pods that ask for {resources}. "
-        "Select nodes by labels such as nvidia.com/gpu.product and nvidia.com/gpu.compute.major. Or have the extender "
-        "place such pods (scheduler_layout, and scheduler_manage_whole_gpus for whole GPUs)"
+        "Use a node selector, or let the extender place them (scheduler_layout, scheduler_manage_whole_gpus)"
     )

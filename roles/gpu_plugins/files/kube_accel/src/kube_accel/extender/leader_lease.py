@@ -156,7 +156,7 @@ class LeaderLease:
         return (
             f"pod {pod.namespace}/{pod.name} could not be changed when {self.identity} took the Lease at moment "
             f"{self._begun}, so the previous extender may still bind it: {unfenced.problem}. Delete the pod, or let "
-            "the admission webhook that refuses the change admit changes of metadata.labels"
+            "the admission webhook admit changes of metadata.labels"
         )
 
     def wait(self, pod: Pod) -> str:

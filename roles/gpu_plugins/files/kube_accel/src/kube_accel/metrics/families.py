@@ -230,9 +230,8 @@ COLLECTOR_AT: Final = _gauge(
 )
 COLLECTOR_FAILURES: Final = _counter(
     "collector_failures",
-    "Failures of a part of a collection, by reason. For nvml: the driver's state, gpu (no answer), value (one is "
-    "missing), profiling (no counters). For others: kubelet (no answer), namespace (host processes hidden), api_server "
-    "(no list of pods).",
+    "Failures of a part of a collection, by reason. For nvml: the driver's state, gpu (no answer), value (missing), "
+    "profiling (no counters). For others: kubelet, namespace (host processes hidden), api_server.",
     ("node", "collector", "reason"),
 )
 COLLECTOR_SERIES: Final = _gauge("collector_series", "Series of the page. The daemon warns above 20000.", ("node",))
