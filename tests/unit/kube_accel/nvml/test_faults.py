@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import kube_accel.nvml
 from kube_accel.cli.main import _parser
-from kube_accel.cli.plugin import _watching
+from kube_accel.cli.plugin import watching
 from kube_accel.metrics.sample import samples
 from kube_accel.model import DriverState, GpuHealth, Health, Mode, Snapshot
 from kube_accel.nvml import translate
@@ -575,5 +575,5 @@ def test_gpu_without_its_device_file_is_unhealthy(host: Host, watch: Callable[..
 def test_device_files_that_are_looked_at(arguments: list[str], root: str | None, shared: tuple[str, ...]) -> None:
     """In mode pgpu a container may do without the shared ones, and a driver elsewhere has its files elsewhere."""
     parsed = _parser().parse_args(["plugin", "--node-name", "n", "--dev-root", "/host/dev", *arguments])
-    options = _watching(parsed)
+    options = watching(parsed)
     assert (options.dev_root, options.shared_nodes) == (root and Path(root), shared)

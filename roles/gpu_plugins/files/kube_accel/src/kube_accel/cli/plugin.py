@@ -8,7 +8,6 @@ import ctypes
 import gc
 import logging
 import os
-import threading
 from contextlib import suppress
 
 from kube_accel import exclusions, logs
@@ -23,19 +22,17 @@ from kube_accel.plugin.configuration.options import (
     NodeError,
     PluginOptions,
     check_directories,
-    listen_problem,
 )
 from kube_accel.plugin.mode_lock import ModeLock
 from kube_accel.plugin.node.cdi_writer import CdiOptions
+from kube_accel.plugin.turns import take_turns
 from kube_accel.sharing.profile import PROFILES
 from kube_accel.sharing.whole import NEEDED_NODES
 from kube_accel.stopping import stop_event
 
 EXIT_OK, EXIT_NODE = 0, 2
 
-_LOOK_SECONDS = 0.5
-"""From one look at a plugin that is to leave to the next."""
-_M_ARENA_MAX = -8
+M_ARENA_MAX = -8
 """malloc.h of the GNU C library."""
 
 _log = logging.getLogger(__name__)
@@ -45,15 +42,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code."""
     with suppress(AttributeError):
         # Many threads that each need little: one heap for all costs some MiB less than one for each.
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     stop = stop_event()
     logs.configure(arguments.log_level)
     raise_limit()
     options = _options(arguments)
-    monitor = GpuMonitor(_watching(arguments))
+    monitor = GpuMonitor(watching(arguments))
     try:
         check_directories(options)
-        if not _take_turns(options, stop):
+        if not take_turns(options.listen, ModeLock(options.state_dir, options.mode), stop):
             return EXIT_OK
         monitor.start()
         # Loading what serves takes as long as a worker takes to read the GPUs: both at once.
@@ -139,7 +136,8 @@ def _cutting(arguments: argparse.Namespace) -> MigOptions | None:
     )
 
 
-def _watching(arguments: argparse.Namespace) -> MonitorOptions:
+def watching(arguments: argparse.Namespace) -> MonitorOptions:
+    """Return what is watched of the GPUs, and how."""
     found, wrong = switches.read(os.environ)
     for sentence in wrong:
         _log.warning("a health check switch is not understood", extra={"reason": sentence})
@@ -154,26 +152,3 @@ def _watching(arguments: argparse.Namespace) -> MonitorOptions:
         dev_root=arguments.dev_root if arguments.nvidia_driver_root in (None, "", "/") else None,
         shared_nodes=NEEDED_NODES if arguments.mode in PROFILES else (),
     )
-
-
-def _take_turns(options: PluginOptions, stop: threading.Event) -> bool:
-    """Be alive and not ready while another mode's plugin runs here; return False when stopped before it ends."""
-    lock = ModeLock(options.state_dir, options.mode)
-    obstacle = lock.take()
-    if not obstacle:
-        return True
-    # Loaded here: hardly ever needed.
-    from kube_accel.plugin.probes import probe_server
-
-    _log.warning("waiting for another mode's plugin", extra={"reason": obstacle})
-    try:
-        probes = probe_server(options.listen, {"/healthz": lambda: "", "/readyz": lambda: obstacle or "starting"})
-    except OSError as error:
-        raise NodeError(listen_problem(options, error)) from error
-    threading.Thread(target=probes.run, name="probes", daemon=True).start()
-    try:
-        while obstacle and not stop.wait(_LOOK_SECONDS):
-            obstacle = lock.take()
-    finally:
-        probes.stop()
-    return not obstacle

@@ -48,3 +48,15 @@ def pci_classes(sysfs_root: Path, addresses: Iterable[str]) -> tuple[int, ...]:
         except (OSError, ValueError):
             return ()
     return tuple(found)
+
+
+def pcie_roots(sysfs_root: Path, addresses: Iterable[str]) -> dict[str, str]:
+    """Return the PCIe root of each device, ``pci0000:00``, by address; without those the kernel does not place."""
+    found = {}
+    for address in addresses:
+        # .../devices/pci0000:00/0000:00:01.0/0000:01:00.0, through whatever bridges there are.
+        place = (sysfs_root / "bus/pci/devices" / address).resolve().parts
+        roots = [part for part in place if part.startswith("pci") and ":" in part]
+        if roots:
+            found[address] = roots[0]
+    return found

@@ -118,7 +118,7 @@ class Daemon:
         try:
             self._probes = probe_server(options.listen, probes, pages)
         except OSError as error:
-            raise NodeError(listen_problem(options, error)) from error
+            raise NodeError(listen_problem(options.listen, error)) from error
         commands: dict[str, Command] = {
             "status": self._status,
             "quiesce": partial(quiesce, gpus),

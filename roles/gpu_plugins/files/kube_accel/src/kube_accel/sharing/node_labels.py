@@ -120,7 +120,7 @@ def _resource(gpus: Iterable[Gpu], mode: Mode, offered: Mapping[str, Sequence[Pa
         f"{RESOURCE}.replicas": str(replicas),
         f"{RESOURCE}.sharing-strategy": strategy,
         f"{RESOURCE}.memory": str(alike[0].memory_bytes >> 20),
-        f"{RESOURCE}.family": _family(major, minor),
+        f"{RESOURCE}.family": family(major, minor),
         f"{RESOURCE}.compute.major": str(major),
         f"{RESOURCE}.compute.minor": str(minor),
     }
@@ -154,7 +154,8 @@ def _mig(inventory: Inventory, offered: Mapping[str, Sequence[Part]], strategy: 
     return found
 
 
-def _family(major: int, minor: int) -> str:
+def family(major: int, minor: int) -> str:
+    """Return the generation of a GPU by its compute capability, as feature discovery names it."""
     if major == 7:
         return "volta" if minor < 5 else "turing"
     if major == 8:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -115,11 +116,19 @@ def check_directories(options: PluginOptions) -> None:
             f"--kubelet-device-plugin-dir {options.device_plugin_dir} is no directory; mount kubelet's "
             "device-plugins directory there (below kubelet's --root-dir, usually /var/lib/kubelet)"
         )
+    check_state(options.state_dir, {"kubelet-device-plugin-dir": options.device_plugin_dir})
+
+
+def check_state(state_dir: Path, directories: Mapping[str, Path]) -> None:
+    """Create the state directory if need be.
+
+    Raises NodeError when it cannot be used, or one of these directories, by flag, is not writable.
+    """
     try:
-        make_private(options.state_dir)
+        make_private(state_dir)
     except OSError as error:
-        raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
-    for flag, path in (("kubelet-device-plugin-dir", options.device_plugin_dir), ("state-dir", options.state_dir)):
+        raise NodeError(f"--state-dir {state_dir} cannot be used: {error}; choose another") from error
+    for flag, path in {**directories, "state-dir": state_dir}.items():
         if not os.access(path, os.W_OK | os.X_OK):
             raise NodeError(f"--{flag} {path} is not writable; mount it read-write and run as its owner, root")
 
@@ -139,7 +148,7 @@ def read_configuration(options: PluginOptions) -> Configuration:
         raise NodeError(f"--config-file {path} is not used: {error}; nothing of it was applied") from error
 
 
-def listen_problem(options: PluginOptions, error: OSError) -> str:
+def listen_problem(listen: tuple[str, int], error: OSError) -> str:
     """Return what to tell about an address that cannot be listened on."""
-    host, port = options.listen
+    host, port = listen
     return f"--listen {host}:{port} cannot be used: {error}; choose another port"

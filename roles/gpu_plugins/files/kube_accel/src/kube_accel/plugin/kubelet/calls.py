@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,9 +24,9 @@ ALLOCATE, PREFERRED, PRESTART = "allocate", "preferred", "prestart"
 class Calls:
     """The calls of one resource, for any thread. They outlive the servers that they come to."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str] = (ALLOCATE, PREFERRED, PRESTART)) -> None:
         self._lock = threading.Lock()
-        self._counts: Mapping[str, Call] = {name: Call() for name in (ALLOCATE, PREFERRED, PRESTART)}
+        self._counts: Mapping[str, Call] = {name: Call() for name in names}
 
     @property
     def counts(self) -> Mapping[str, Call]:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kube_accel.files import write_whole
 from kube_accel.graphics import graphics_nodes
@@ -36,8 +37,8 @@ class CdiOptions:
     """NVIDIA's hook program on the host; empty to look for it."""
 
 
-class CdiWriter:
-    """Writes the specification when it is no longer what it was."""
+class CdiDocuments:
+    """Makes specifications of what the node has now."""
 
     def __init__(self, options: CdiOptions, dev_root: Path, proc_root: Path, sysfs_root: Path) -> None:
         """``dev_root``, ``proc_root`` and ``sysfs_root`` are where the host's are seen."""
@@ -46,6 +47,57 @@ class CdiWriter:
         self._proc_root = proc_root
         self._sysfs_root = sysfs_root
         self._finder = DriverFinder()
+
+    def of(self, parts: Iterable[Part], driver_version: str, delivery: Delivery) -> dict[str, Any] | None:
+        """Return the specification of these parts; None when none of them has device nodes.
+
+        Raises FileNotFoundError where the driver's libraries are not to be seen.
+        """
+        files = self._finder.find(Path(delivery.driver_root_here), driver_version)
+        if not files.links:
+            raise FileNotFoundError(
+                f"no library of driver {driver_version} is below {delivery.driver_root_here}; mount the driver's root"
+                " there, or set --container-driver-root"
+            )
+        host = HostNodes(
+            lambda name: (self._dev_root / name).exists(),
+            self._capability_major(),
+            partial(graphics_nodes, self._sysfs_root),
+        )
+        more, hook = extra_nodes(delivery, self._listed), self._hook(delivery)
+        return specification(parts, files, delivery.driver_root, host, more, hook)
+
+    def _listed(self, directory: str) -> list[str]:
+        with suppress(OSError):
+            return [path.name for path in (self._dev_root / directory).iterdir()]
+        return []
+
+    def _capability_major(self) -> int | None:
+        """Return the major number of the driver's capabilities by the kernel; None while it has none."""
+        with suppress(OSError, ValueError):
+            for line in (self._proc_root / "devices").read_text().splitlines():
+                number, _, name = line.strip().partition(" ")
+                if name == "nvidia-caps":
+                    return int(number)
+        return None
+
+    def _hook(self, delivery: Delivery) -> str | None:
+        """Return the hook program on the host. One outside the driver's root is named, not looked for."""
+        if self._options.hook:
+            return self._options.hook
+        if delivery.driver_root != "/":
+            return None
+        found = (path for path in _HOOKS if (Path(delivery.driver_root_here) / path).is_file())
+        return next((f"/{path}" for path in found), None)
+
+
+class CdiWriter:
+    """Writes the specification when it is no longer what it was."""
+
+    def __init__(self, options: CdiOptions, dev_root: Path, proc_root: Path, sysfs_root: Path) -> None:
+        """As ``CdiDocuments``."""
+        self._path = options.directory / FILE
+        self._documents = CdiDocuments(options, dev_root, proc_root, sysfs_root)
         self._lock = threading.Lock()
         self._parts: tuple[Part, ...] = ()
         self._version = ""
@@ -74,53 +126,23 @@ class CdiWriter:
                 said = str(error)
 
     def _write(self) -> None:
-        options, delivery = self._options, self._delivery
+        delivery = self._delivery
         # A specification of before stays: containers that were made with it may be started again.
         if delivery is None or not delivery.by_cdi or not self._parts:
             return
-        files = self._finder.find(Path(delivery.driver_root_here), self._version)
-        if not files.links:
-            raise FileNotFoundError(
-                f"no library of driver {self._version} is below {delivery.driver_root_here}; mount the driver's root"
-                " there, or set --container-driver-root"
-            )
-        host = HostNodes(
-            lambda name: (self._dev_root / name).exists(),
-            self._capability_major(),
-            partial(graphics_nodes, self._sysfs_root),
-        )
-        more, hook = extra_nodes(delivery, self._listed), self._hook(delivery)
-        document = specification(self._parts, files, delivery.driver_root, host, more, hook)
+        document = self._documents.of(self._parts, self._version, delivery)
         if document is None:
             return
-        text = json.dumps(document, indent=1) + "\n"
-        path = options.directory / FILE
-        with suppress(OSError, ValueError):
-            if path.read_text() == text:
-                return
-        options.directory.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text, 0o644)
-        _log.info("CDI specification written", extra={"file": str(path), "devices": len(document["devices"])})
+        if write_document(self._path, document):
+            _log.info("CDI specification written", extra={"file": str(self._path), "devices": len(document["devices"])})
 
-    def _listed(self, directory: str) -> list[str]:
-        with suppress(OSError):
-            return [path.name for path in (self._dev_root / directory).iterdir()]
-        return []
 
-    def _capability_major(self) -> int | None:
-        """Return the major number of the driver's capabilities by the kernel; None while it has none."""
-        with suppress(OSError, ValueError):
-            for line in (self._proc_root / "devices").read_text().splitlines():
-                number, _, name = line.strip().partition(" ")
-                if name == "nvidia-caps":
-                    return int(number)
-        return None
-
-    def _hook(self, delivery: Delivery) -> str | None:
-        """Return the hook program on the host. One outside the driver's root is named, not looked for."""
-        if self._options.hook:
-            return self._options.hook
-        if delivery.driver_root != "/":
-            return None
-        found = (path for path in _HOOKS if (Path(delivery.driver_root_here) / path).is_file())
-        return next((f"/{path}" for path in found), None)
+def write_document(path: Path, document: Mapping[str, Any]) -> bool:
+    """Have a file of the runtime's directory hold a specification; return whether it did not. Raises OSError."""
+    text = json.dumps(document, indent=1) + "\n"
+    with suppress(OSError, ValueError):
+        if path.read_text() == text:
+            return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text, 0o644)
+    return True
