@@ -11,7 +11,7 @@ from typing import List, Sequence
 _OURS = re.compile(
     r"[.]?(?:ledger[.]db(?:[.](?:damaged|moved)-[0-9]+)?(?:-wal|-shm|-journal)?"
     r"|(?:admin|handover)[.]sock|(?:configuration|excluded-gpus|health|mig|reported)[.]json|mig[.]lock|tellers"
-    r"|modes[.]lock|mode-[a-z]+[.]lock"
+    r"|modes[.]lock|mode-[a-z]+[.]lock|claims[.](?:json|damaged)|(?:claims|publisher|sockets)[.]lock"
     r"|containers/(?:[.]lock|[.]spare-[0-9a-f]{8}|[0-9a-f]{32})|shim/[.]?[0-9a-f]{8,32}(?:[.]old)?)"
     r"(?:[.][0-9a-f]{6,8})?"
 )

@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import start
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins import state_files
 
+from kube_accel.dra import checkpoint, specifications
 from kube_accel.enforce import policy
 from kube_accel.metrics import meterstate
 from kube_accel.nvml import health_store
@@ -23,6 +24,7 @@ VERSIONS = {
     "| pod annotation `kube-accel.io/assignment` ": assignment.VERSION,
     "| node annotation `kube-accel.io/benchmark` ": start._VERSION,
     "| `STATE/health.json` ": health_store._VERSION,
+    f"| `STATE/{checkpoint.FILE}` ": checkpoint.VERSION,
     f"| `STATE/containers/KEY/policy`, `{interposition.POLICY}` ": policy.NEWEST,
     "The ledger records ": meterstate._VERSION,
 }
@@ -54,10 +56,11 @@ def test_no_other_format_on_the_page_has_a_version() -> None:
 
 def test_page_has_the_files_of_cdi_and_of_containers() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `CDI/")]
-    assert [f"CDI {cdi.VERSION}" in row for row in rows] == [True, True]
+    assert [f"CDI {cdi.VERSION}" in row for row in rows] == [True, True, True]
     for path in (
         f"CDI/{cdi.FILE}",
         f"CDI/{interposition.CDI_FILES}KEY.json",
+        f"CDI/{specifications.PREFIX}UID.json",
         interposition.POLICY,
         interposition.STATE,
     ):

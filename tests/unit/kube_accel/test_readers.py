@@ -38,12 +38,18 @@ _NOT_BOUND = f"{_EXTENDER}::test_an_odd_answer_about_a_pod_is_why_it_is_not_boun
 _NODE = "unit/kube_accel/plugin/test_odd_answers.py"
 _MIG = "unit/kube_accel/plugin/mig/test_odd_nodes.py"
 _SHOWN = "unit/kube_accel/test_odd_objects.py"
+_DRA = "unit/kube_accel/dra/test_odd_answers.py"
 _KUBELET = "unit/kube_accel/kube/test_podresources.py::test_an_odd_text_costs_its_container_alone"
 
 TABLE = {
     "cli/inspect.py::_look": "unit/kube_accel/test_readers.py::test_an_odd_object_of_kubectl_costs_itself_alone",
     "cli/validate.py::check_pod_resources": _KUBELET,
     "cli/validate_shares.py::check_ledger": _KUBELET,
+    "dra/preparer.py::Preparer._exists": f"{_DRA}::test_odd_claim_is_refused_in_words_or_prepared",
+    "dra/preparer.py::Preparer.prepare": f"{_DRA}::test_odd_claim_is_refused_in_words_or_prepared",
+    "dra/publisher.py::Publisher.__init__": f"{_DRA}::test_odd_slice_is_written_over_or_told",
+    "dra/publisher.py::Publisher._publish": f"{_DRA}::test_odd_node_is_told_or_served",
+    "dra/publisher.py::Publisher._write": f"{_DRA}::test_odd_answer_to_a_write_is_told",
     "extender/daemon.py::Extender._watched": f"{_EXTENDER}::test_an_odd_pod_that_waits_costs_itself_alone",
     "extender/leader_lease.py::LeaderLease._read": f"{_EXTENDER}::test_an_odd_lease_is_taken_or_told",
     "extender/leader_lease.py::LeaderLease.change": _NOT_BOUND,

@@ -10,6 +10,7 @@ from rooms import Parts, arrows, upwards
 SOURCE = Path(__file__).parents[3] / "roles/gpu_plugins/files/kube_accel/src/kube_accel"
 FLOORS = (
     {"cli"},
+    {"dra"},
     {"plugin", "extender"},
     {"plugin.mig", "plugin.tenancy"},
     {"plugin.configuration"},

@@ -574,7 +574,16 @@ STATE = (
     ),
     *("configuration.json", "health.json", "mig.json", "reported.json", ".reported.json.0a1b2c3d"),
     ".admin.sock.0a1b2c",
-    *("tellers", "mig.lock", "modes.lock", "mode-vgpu.lock", "containers/.lock", f"containers/{KEY}/policy"),
+    *(
+        "tellers",
+        "mig.lock",
+        "modes.lock",
+        "mode-vgpu.lock",
+        "claims.json",
+        "sockets.lock",
+        "containers/.lock",
+        f"containers/{KEY}/policy",
+    ),
     f"containers/.spare-0a1b2c3d/{KEY[:16]}/state",
     *(f"shim/{KEY}/libcuda.so.1", "shim/.0a1b2c3d/libcuda.so.1"),
 )

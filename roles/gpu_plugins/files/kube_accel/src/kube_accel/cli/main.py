@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.command == "plugin":
         from kube_accel.cli.plugin import run
+    elif arguments.command == "dra":
+        from kube_accel.cli.dra import run
     elif arguments.command == "extender":
         from kube_accel.cli.extender import run
     elif arguments.command == "quiesce":
@@ -39,14 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kube-accel", description="Serves NVIDIA GPUs on Kubernetes nodes.")
     commands = parser.add_subparsers(dest="command", required=True)
-    node, state = _node_flags(), _state_flags()
-    _add_plugin(commands.add_parser("plugin", parents=[node, state], help="run the device plugin of this node"))
+    host, node, state = _host_flags(), _node_flags(), _state_flags()
+    _add_plugin(commands.add_parser("plugin", parents=[node, host, state], help="run the device plugin of this node"))
+    _add_dra(commands.add_parser("dra", parents=[host, state], help="run the DRA driver of this node"))
     _add_extender(commands.add_parser("extender", help="run the scheduler extender"))
     _add_quiesce(
         commands.add_parser("quiesce", parents=[state], help="make the device plugin release NVML for a while")
     )
     _add_validate(
-        commands.add_parser("validate", parents=[node, state], help="check this node, with one line per check")
+        commands.add_parser("validate", parents=[node, host, state], help="check this node, with one line per check")
     )
     _add_benchmark(
         commands.add_parser("benchmark", help="do a fixed amount of work on a GPU, and print how long it took")
@@ -57,13 +60,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _host_flags() -> argparse.ArgumentParser:
+    host = argparse.ArgumentParser(add_help=False)
+    host.add_argument("--sysfs-root", type=Path, default=Path("/sys"), help="path of the host's /sys")
+    host.add_argument("--dev-root", type=Path, default=Path("/dev"), help="path of the host's /dev")
+    return host
+
+
 def _node_flags() -> argparse.ArgumentParser:
     node = argparse.ArgumentParser(add_help=False)
     node.add_argument("--kubelet-device-plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
     node.add_argument("--pod-resources-socket", type=Path, default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"))
-    node.add_argument("--sysfs-root", type=Path, default=Path("/sys"), help="path of the host's /sys")
-    node.add_argument("--dev-root", type=Path, default=Path("/dev"), help="path of the host's /dev")
-
     node.add_argument(
         "--mps-root",
         type=Path,
@@ -84,23 +91,7 @@ def _state_flags() -> argparse.ArgumentParser:
 
 def _add_plugin(plugin: argparse.ArgumentParser) -> None:
     plugin.add_argument("--mode", type=_mode, default=Mode.PGPU, help=f"one of {_modes()}")
-    plugin.add_argument(
-        "--node-name",
-        default=os.environ.get("NODE_NAME"),
-        required="NODE_NAME" not in os.environ,
-        help="name of this node (default: $NODE_NAME)",
-    )
-    plugin.add_argument("--listen", type=_address, default=("0.0.0.0", 9445), help="HOST:PORT for probes and metrics")  # noqa: S104
-    plugin.add_argument(
-        "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
-    )
-    plugin.add_argument(
-        "--kernel-log",
-        type=Path,
-        action="append",
-        default=[],
-        help="/dev/kmsg, or the file with the kernel's messages; if repeated, the first readable one counts",
-    )
+    _add_daemon(plugin)
     plugin.add_argument("--takeover", action="store_true", help="register even if another plugin serves the resource")
     plugin.add_argument("--config-file", type=Path, help="mode pgpu: configuration file of NVIDIA's plugin")
     plugin.add_argument(
@@ -116,12 +107,6 @@ def _add_plugin(plugin: argparse.ArgumentParser) -> None:
     )
     _add_cutting(plugin.add_argument_group("splitting GPUs by MIG, mode pgpu"))
     plugin.add_argument(
-        "--proc-root",
-        type=Path,
-        default=Path("/proc"),
-        help="path of the host's /proc, with MIG's device files and the host's process IDs",
-    )
-    plugin.add_argument(
         "--mps-interval",
         type=_seconds,
         default=5.0,
@@ -129,7 +114,49 @@ def _add_plugin(plugin: argparse.ArgumentParser) -> None:
     )
     _add_metrics(plugin)
     _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps, and cgpu"))
-    plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+
+def _add_daemon(daemon: argparse.ArgumentParser) -> None:
+    """Add the flags of a daemon that serves kubelet."""
+    daemon.add_argument(
+        "--node-name",
+        default=os.environ.get("NODE_NAME"),
+        required="NODE_NAME" not in os.environ,
+        help="name of this node (default: $NODE_NAME)",
+    )
+    daemon.add_argument("--listen", type=_address, default=("0.0.0.0", 9445), help="HOST:PORT for probes and metrics")  # noqa: S104
+    daemon.add_argument(
+        "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    )
+    daemon.add_argument(
+        "--kernel-log",
+        type=Path,
+        action="append",
+        default=[],
+        help="/dev/kmsg, or the file with the kernel's messages; if repeated, the first readable one counts",
+    )
+    daemon.add_argument(
+        "--proc-root",
+        type=Path,
+        default=Path("/proc"),
+        help="path of the host's /proc, with MIG's device files and the host's process IDs",
+    )
+    daemon.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+
+def _add_dra(dra: argparse.ArgumentParser) -> None:
+    dra.add_argument("--kubelet-plugins-dir", type=Path, default=Path("/var/lib/kubelet/plugins"))
+    dra.add_argument("--kubelet-registry-dir", type=Path, default=Path("/var/lib/kubelet/plugins_registry"))
+    dra.add_argument(
+        "--instance",
+        default=os.environ.get("POD_UID", ""),
+        metavar="UID",
+        help="what tells this driver from its successor on the node (default: $POD_UID)",
+    )
+    # The GPUs are watched as in mode pgpu.
+    dra.set_defaults(mode=Mode.PGPU)
+    _add_daemon(dra)
+    _add_driver_files(dra.add_argument_group("what containers with GPUs get"))
 
 
 def _add_cutting(group: argparse._ArgumentGroup) -> None:
@@ -329,14 +356,22 @@ def _add_delivery(group: argparse._ArgumentGroup) -> None:
     known = ",".join(Strategy)
     group.add_argument("--device-list-strategy", type=_strategies, help=f"one or several of {known}")
     group.add_argument("--device-id-strategy", choices=("uuid", "index"))
+    group.add_argument(
+        "--pass-device-specs",
+        action=argparse.BooleanOptionalAction,
+        help="let kubelet add the device nodes (default: unless CDI adds them)",
+    )
+    group.add_argument("--cdi-annotation-prefix")
+    _add_driver_files(group)
+
+
+def _add_driver_files(group: argparse._ArgumentGroup) -> None:
     for name, text in (
-        ("pass-device-specs", "let kubelet add the device nodes (default: unless CDI adds them)"),
         ("gdrcopy-enabled", "add GDRCopy's device node"),
         ("gds-enabled", "add GPUDirect Storage's device nodes"),
         ("mofed-enabled", "add InfiniBand's device nodes"),
     ):
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
-    group.add_argument("--cdi-annotation-prefix")
     group.add_argument("--nvidia-driver-root", help="directory of the driver's files on the host (default: /)")
     group.add_argument("--container-driver-root", help="path of the same directory in this container")
     group.add_argument(

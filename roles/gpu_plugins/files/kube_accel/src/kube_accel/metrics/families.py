@@ -206,7 +206,8 @@ ALLOCATE_REQUESTS: Final = _counter(
 )
 PLUGIN_CALLS: Final = _counter(
     "device_plugin_calls",
-    "Kubelet's calls, by name: allocate, preferred (GetPreferredAllocation), prestart (PreStartContainer).",
+    "Kubelet's calls, by name: allocate, preferred (GetPreferredAllocation), prestart (PreStartContainer). "
+    "Of the DRA driver, claims: prepare, unprepare.",
     ("node", "resource", "call"),
 )
 PLUGIN_CALL_SECONDS: Final = _counter(

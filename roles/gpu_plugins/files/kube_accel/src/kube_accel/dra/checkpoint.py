@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which claims are prepared on this node: a file, since kubelet may call any of two instances, also after a crash.
+
+Keys that this version does not know stay as they are. What was prepared before the machine was started anew is not
+prepared any more: no container of then runs, and kubelet has its claim prepared again for the next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kube_accel.files import write_whole
+from kube_accel.shared.api_json import ANY, ApiJsonError, fit, read_object
+
+_log = logging.getLogger(__name__)
+
+VERSION: Final = 1
+FILE: Final = "claims.json"
+_DEVICE: Final = {"request!": str, "device!": str, "uuid!": str, "admin": bool}
+_SHAPE: Final = {
+    "version!": int,
+    "bootId!": str,
+    "claims!": {ANY: {"namespace!": str, "name!": str, "devices!": [_DEVICE]}},
+}
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class CheckpointError(Exception):
+    """The file cannot be used; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """A device as a claim has it."""
+
+    request: str
+    device: str
+    uuid: str
+    """GPU that it stood for."""
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedClaim:
+    """A claim, and the devices that containers may use because of it."""
+
+    namespace: str
+    name: str
+    devices: tuple[PreparedDevice, ...]
+    rest: Mapping[str, Any] = field(default_factory=dict)
+    """What other versions note of it."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What the file says. Changes are kept by ``save``."""
+
+    path: Path
+    boot_id: str
+    claims: dict[str, PreparedClaim]
+    """By UID."""
+    rest: Mapping[str, Any]
+
+    def save(self) -> None:
+        """Have the file say so, on disk. Raises OSError."""
+        claims = {uid: _document(claim) for uid, claim in self.claims.items()}
+        document = {**self.rest, "version": VERSION, "bootId": self.boot_id, "claims": claims}
+        write_whole(self.path, json.dumps(document, indent=1) + "\n", sync=True)
+
+    def holder(self, device: PreparedDevice, uid: str) -> tuple[str, PreparedClaim] | None:
+        """Return another claim that has the same device or GPU, whatever it is called now; None when none does."""
+        for other, claim in self.claims.items():
+            if other != uid and any(
+                (device.device == held.device or device.uuid == held.uuid) and not held.admin for held in claim.devices
+            ):
+                return other, claim
+        return None
+
+
+class Checkpoint:
+    """The file, for all instances."""
+
+    def __init__(self, state_dir: Path, boot_id: Path = BOOT_ID) -> None:
+        self._path = state_dir / FILE
+        self._lock = state_dir / "claims.lock"
+        self._boot_id = boot_id
+
+    @contextmanager
+    def locked(self) -> Iterator[Prepared]:
+        """Yield what the file says; nobody else reads or writes it meanwhile. Raises CheckpointError, OSError."""
+        file = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield self._read()
+        finally:
+            os.close(file)
+
+    def _read(self) -> Prepared:
+        boot = self._boot_id.read_text().strip()
+        try:
+            text = self._path.read_bytes()
+        except FileNotFoundError:
+            return Prepared(self._path, boot, {}, {})
+        try:
+            document = read_object(text)
+            version = document.get("version")
+            if isinstance(version, int) and version > VERSION:
+                raise CheckpointError(
+                    f"{self._path} has version {version}, and this program reads {VERSION}; run the one that wrote it"
+                )
+            fit(document, _SHAPE, str(self._path))
+        except ApiJsonError as error:
+            aside = self._path.with_suffix(".damaged")
+            self._path.replace(aside)
+            _log.error("the list of prepared claims is damaged", extra={"moved to": str(aside), "reason": str(error)})
+            return Prepared(self._path, boot, {}, {})
+        claims = {uid: _claim(each) for uid, each in document["claims"].items()}
+        if document["bootId"] != boot:
+            _log.info("the machine was started anew, no claim is prepared", extra={"claims": len(claims)})
+            claims = {}
+        known = ("version", "bootId", "claims")
+        return Prepared(self._path, boot, claims, {key: each for key, each in document.items() if key not in known})
+
+
+def _claim(each: Mapping[str, Any]) -> PreparedClaim:
+    devices = tuple(
+        PreparedDevice(device["request"], device["device"], device["uuid"], bool(device.get("admin")))
+        for device in each["devices"]
+    )
+    known = ("namespace", "name", "devices")
+    rest = {key: value for key, value in each.items() if key not in known}
+    return PreparedClaim(each["namespace"], each["name"], devices, rest)
+
+
+def _document(claim: PreparedClaim) -> dict[str, Any]:
+    devices = [
+        {"request": each.request, "device": each.device, "uuid": each.uuid} | ({"admin": True} if each.admin else {})
+        for each in claim.devices
+    ]
+    return {**claim.rest, "namespace": claim.namespace, "name": claim.name, "devices": devices}

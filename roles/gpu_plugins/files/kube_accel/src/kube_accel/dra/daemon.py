@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver daemon: its threads and what they tell each other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from kube_accel.dra.checkpoint import Checkpoint, CheckpointError
+from kube_accel.dra.node_devices import NodeDevices
+from kube_accel.dra.options import DraOptions
+from kube_accel.dra.preparer import Preparer, names
+from kube_accel.dra.publisher import Publisher
+from kube_accel.dra.service import DriverService
+from kube_accel.dra.slices import DRIVER, Device, pool
+from kube_accel.dra.sockets import Sockets, paths
+from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.kube.api import ApiError
+from kube_accel.kube.client import KubeClient
+from kube_accel.metrics.exposition import Writer
+from kube_accel.metrics.service import Service, Services
+from kube_accel.nvml.gpus import Gpus
+from kube_accel.plugin.admin import AdminServer, Command
+from kube_accel.plugin.configuration.options import NodeError, listen_problem
+from kube_accel.plugin.driver_commands import quiesce, resume
+from kube_accel.plugin.node.cdi_writer import CdiDocuments
+from kube_accel.plugin.node.condition_reporter import ConditionReporter
+from kube_accel.plugin.probes import probe_server
+
+_log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED = 0, 1
+
+_FIRST_LOOK: Final = 10.0
+"""Seconds that the GPUs have to be read before kubelet is served without knowing them."""
+_FILES: Final = 10.0
+"""Seconds from one look at the claims' files to the next: drivers are updated under us."""
+_GONE: Final = (120.0, 900.0)
+"""Seconds to the second look for claims that are gone, and from then on from one look to the next."""
+
+
+class DraDaemon:
+    """One node's driver. ``run`` is its life."""
+
+    def __init__(self, options: DraOptions, gpus: Gpus, client: KubeClient, stop: threading.Event) -> None:
+        """Listens on the probe and admin sockets at once. Raises NodeError."""
+        self._options = options
+        self._gpus = gpus
+        self._stop = stop
+        self._exit_code = EXIT_OK
+        name = pool(options.node_name)
+        self._devices = NodeDevices(options.sysfs_root)
+        documents = CdiDocuments(options.cdi, options.dev_root, options.proc_root, options.sysfs_root)
+        specifications = ClaimSpecifications(options.cdi.directory, documents, options.delivery)
+        checkpoint = Checkpoint(options.state_dir)
+        self._preparer = Preparer(client, name, checkpoint, specifications, self._devices)
+        self._publisher = Publisher(client, options.node_name, options.state_dir, self._wanted)
+        self._service = DriverService(self._preparer, self._devices, name, self._publisher.holdings_changed)
+        where = paths(options.plugins_dir, options.registry_dir, options.instance)
+        self._sockets = Sockets(where, options.state_dir, self._service)
+        self._services, self._writer = Services(options.node_name), Writer()
+        self._files_problem = ""
+        self._listen()
+
+    def _listen(self) -> None:
+        options, gpus = self._options, self._gpus
+        probes = {"/healthz": lambda: "", "/readyz": self._readyz}
+        try:
+            self._probes = probe_server(options.listen, probes, {"/metrics": self._metrics})
+        except OSError as error:
+            raise NodeError(listen_problem(options.listen, error)) from error
+        commands: dict[str, Command] = {
+            "status": self._status,
+            "quiesce": partial(quiesce, gpus),
+            "resume": partial(resume, gpus),
+        }
+        try:
+            self._admin = AdminServer(options.state_dir, commands)
+            self._condition = ConditionReporter(
+                options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot
+            )
+        except OSError as error:
+            raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
+
+    def run(self) -> int:
+        """Serve until ``stop`` is set, and return the exit code of the process. Raises NodeError."""
+        self._start("gpus", self._follow_gpus)
+        self._start("slices", partial(self._publisher.watch.run, self._stop))
+        self._start("publisher", partial(self._publisher.run, self._stop))
+        self._start("condition", self._condition.run)
+        self._start("admin", self._admin.run)
+        self._start("probes", self._probes.run)
+        self._devices.wait(0, _FIRST_LOOK)
+        self._check_claims()
+        self._look_after_files()
+        try:
+            self._sockets.open()
+        except OSError as error:
+            raise NodeError(f"kubelet cannot be served: {error}; remove what has the socket") from error
+        self._start("files", self._keep_files)
+        self._start("claims", self._follow_claims)
+        self._stop.wait()
+        # Kubelet's streams of health would keep the sockets busy.
+        self._devices.close()
+        self._sockets.close()
+        self._publisher.stop()
+        self._condition.withdraw()
+        return self._exit_code
+
+    def _start(self, name: str, target: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                target()
+            except Exception:
+                # No half-alive daemon: kubelet starts a whole one.
+                _log.exception("a part of the daemon failed", extra={"part": name})
+                self._exit_code = EXIT_FAILED
+                self._stop.set()
+
+        threading.Thread(target=guarded, name=name, daemon=True).start()
+
+    def _follow_gpus(self) -> None:
+        snapshot = self._gpus.snapshot()
+        while True:
+            if self._devices.see(snapshot):
+                self._publisher.wake()
+            self._condition.wake()
+            snapshot = self._gpus.wait(snapshot.version, timeout=60)
+
+    def _keep_files(self) -> None:
+        while not self._stop.wait(_FILES):
+            self._look_after_files()
+
+    def _follow_claims(self) -> None:
+        pause, later = _GONE
+        while not self._stop.wait(pause):
+            self._check_claims()
+            pause = later
+
+    def _check_claims(self) -> None:
+        try:
+            self._preparer.release_gone()
+        except CheckpointError as error:
+            raise NodeError(str(error)) from error
+        except (ApiError, OSError) as error:
+            _log.warning("prepared claims are not compared with the cluster's", extra={"reason": str(error)})
+
+    def _look_after_files(self) -> None:
+        problem = ""
+        try:
+            self._preparer.look_after_files()
+        except (CheckpointError, OSError) as error:
+            problem = f"the claims' CDI specifications are not kept: {error}"
+            if problem != self._files_problem:
+                _log.warning("the claims' CDI specifications are not kept", extra={"reason": str(error)})
+        self._files_problem = problem
+
+    def _wanted(self, keeps_taints: bool, withheld: bool) -> Sequence[Device] | None:
+        prepared = frozenset() if keeps_taints else names(self._preparer.claims().values())
+        return self._devices.wanted(keeps_taints, withheld, prepared)
+
+    def _readyz(self) -> str:
+        registration = self._sockets.registration
+        if not registration.registered:
+            return f"not registered with kubelet: {registration.detail}"
+        if self._devices.state.inventory is None:
+            snapshot = self._gpus.snapshot()
+            return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
+        return self._publisher.problem or self._files_problem
+
+    def _metrics(self) -> bytes:
+        service = Service(
+            self._sockets.registration.registered, bool(self._devices.state.good), self._service.calls.counts
+        )
+        return self._writer.page(self._services.families({DRIVER: service}, time.time()))
+
+    def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        registration, publisher, snapshot = self._sockets.registration, self._publisher, self._gpus.snapshot()
+        return {
+            "registered": registration.registered,
+            "registration": registration.detail,
+            "driver": snapshot.driver_state.value,
+            "detail": snapshot.detail,
+            "mode": "dra",
+            "slices": publisher.problem or "as they should be",
+            "dropped": sorted(publisher.dropped),
+            "claims": {uid: str(claim) for uid, claim in self._preparer.claims().items()},
+        }

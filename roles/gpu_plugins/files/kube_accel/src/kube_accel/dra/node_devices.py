@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's devices as they are now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kube_accel.dra.slices import Device, devices, gpus_by_device
+from kube_accel.model import Gpu, GpuHealth, Health, Snapshot
+from kube_accel.nvml.machine import pcie_roots
+from kube_accel.plugin.kubelet.devices import healthy_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kube_accel.model import Inventory
+
+_UNKNOWN = GpuHealth(Health.UNKNOWN, "the driver has not told")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """One look at all devices. Replaced as a whole."""
+
+    serial: int = 0
+    """Grows with each change."""
+    inventory: Inventory | None = None
+    gpus: Mapping[str, Gpu] = field(default_factory=lambda: MappingProxyType({}))
+    """By device."""
+    good: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that may be allocated."""
+    health: Mapping[str, GpuHealth] = field(default_factory=lambda: MappingProxyType({}))
+    """By UUID."""
+
+    def health_of(self, device: str) -> GpuHealth:
+        """Return the health of a device's GPU."""
+        gpu = self.gpus.get(device)
+        return _UNKNOWN if gpu is None else self.health.get(gpu.uuid, _UNKNOWN)
+
+
+class NodeDevices:
+    """Follows the GPUs; any thread may look."""
+
+    def __init__(self, sysfs_root: Path) -> None:
+        self._sysfs_root = sysfs_root
+        self._roots: Mapping[str, str] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self.state = DeviceState()
+
+    def see(self, snapshot: Snapshot) -> bool:
+        """Note what is known of the GPUs; return whether that is new."""
+        inventory, old = snapshot.inventory, self.state
+        if inventory is None:
+            return False
+        good = healthy_gpus(snapshot, old.good)
+        if (inventory, good, snapshot.health) == (old.inventory, old.good, old.health):
+            return False
+        if inventory != old.inventory:
+            self._roots = pcie_roots(self._sysfs_root, (gpu.pci_address for gpu in inventory.gpus))
+        with self._changed:
+            self.state = DeviceState(old.serial + 1, inventory, gpus_by_device(inventory), good, snapshot.health)
+            self._changed.notify_all()
+        return True
+
+    def wait(self, after: int, timeout: float) -> DeviceState | None:
+        """Return the first state newer than ``after``, or the current one after so many seconds; None once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self.state.serial > after, timeout)
+            return None if self._closed else self.state
+
+    def wake(self) -> None:
+        """Have all who wait look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Have nobody wait any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wanted(self, keeps_taints: bool, withheld: bool, prepared: Collection[str]) -> tuple[Device, ...] | None:
+        """Return the devices to publish; None while no GPU was read.
+
+        All of them are sick where they are ``withheld``. Where the cluster keeps no taints a sick GPU is not published,
+        unless its device is ``prepared``: what is allocated stays to be seen.
+        """
+        state = self.state
+        if state.inventory is None:
+            return None
+        good = frozenset[str]() if withheld else state.good
+        sick = {name for name, gpu in state.gpus.items() if gpu.uuid not in good}
+        return devices(state.inventory, good, self._roots, () if keeps_taints else sick - set(prepared))

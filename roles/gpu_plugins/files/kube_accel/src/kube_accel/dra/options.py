@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags of ``kube-accel dra``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kube_accel.plugin.configuration.options import NodeError, check_state
+from kube_accel.plugin.node.cdi_writer import CdiOptions
+from kube_accel.sharing.delivery import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class DraOptions:
+    """What the driver is told."""
+
+    node_name: str
+    instance: str
+    """What tells it from another one on the node: the UID of its pod; empty where there is never another."""
+    plugins_dir: Path
+    """Kubelet's, as kubelet sees it: it calls the driver on a socket below."""
+    registry_dir: Path
+    listen: tuple[str, int]
+    state_dir: Path
+    service_account_dir: Path
+    dev_root: Path
+    proc_root: Path
+    sysfs_root: Path
+    cdi: CdiOptions
+    delivery: Delivery
+    """What containers get of the driver's files."""
+
+
+def check_directories(options: DraOptions) -> None:
+    """Create the state directory if need be.
+
+    Raises NodeError when a directory the driver cannot do without is missing or not writable.
+    """
+    directories = {"kubelet-plugins-dir": options.plugins_dir, "kubelet-registry-dir": options.registry_dir}
+    for flag, path in directories.items():
+        if not path.is_dir():
+            raise NodeError(
+                f"--{flag} {path} is no directory; mount kubelet's there, at the path that it has on the host (below"
+                " kubelet's --root-dir, usually /var/lib/kubelet)"
+            )
+    check_state(options.state_dir, directories)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares and releases claims. Whatever is done may be asked for again, of another instance too."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import quote
+
+from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, Prepared, PreparedClaim, PreparedDevice
+from kube_accel.dra.claims import Allotted, ClaimError, allotted
+from kube_accel.dra.node_devices import DeviceState, NodeDevices
+from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.client import KubeClient
+
+_log = logging.getLogger(__name__)
+
+_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+"""It becomes part of a file's name."""
+_NOT_FOUND: Final = 404
+
+
+class Preparer:
+    """The node's claims."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        pool: str,
+        checkpoint: Checkpoint,
+        specifications: ClaimSpecifications,
+        devices: NodeDevices,
+    ) -> None:
+        self._client = client
+        self._pool = pool
+        self._checkpoint = checkpoint
+        self._specifications = specifications
+        self._devices = devices
+        self._gone: set[str] = set()
+        """UIDs of prepared claims that the API server did not have at the last look."""
+
+    def prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedDevice, ...]:
+        """Return the devices of a claim, which containers may use from now on.
+
+        Raises ClaimError, ApiError, CheckpointError, OSError.
+        """
+        if not _UID.fullmatch(uid):
+            raise ClaimError(f"claim {namespace}/{name} has no UID that can be used: {uid!r}")
+        wanted = allotted(self._client.get(_path(namespace, name)), uid, self._pool)
+        state = self._devices.state
+        if state.inventory is None:
+            raise ClaimError("no GPU was read yet; see the driver's log on the node")
+        with self._checkpoint.locked() as prepared:
+            known = prepared.claims.get(uid)
+            devices = tuple(_device(each, known, state) for each in wanted)
+            for device in devices:
+                _refuse_held(device, uid, prepared)
+            claim = PreparedClaim(namespace, name, devices, known.rest if known is not None else {})
+            if claim != known:
+                prepared.claims[uid] = claim
+                prepared.save()
+            self._specifications.write(uid, claim, state.inventory)
+        if claim != known:
+            extra = {"claim": str(claim), "uid": uid, "devices": [each.device for each in devices]}
+            _log.info("claim prepared", extra=extra)
+        return devices
+
+    def release(self, uid: str) -> None:
+        """Have a claim's devices be free. Raises CheckpointError, OSError."""
+        if not _UID.fullmatch(uid):
+            return
+        with self._checkpoint.locked() as prepared:
+            self._specifications.remove(uid)
+            claim = prepared.claims.pop(uid, None)
+            if claim is not None:
+                prepared.save()
+                _log.info("claim released", extra={"claim": str(claim), "uid": uid})
+
+    def claims(self) -> dict[str, PreparedClaim]:
+        """Return the prepared claims by UID. Raises CheckpointError, OSError."""
+        with self._checkpoint.locked() as prepared:
+            return dict(prepared.claims)
+
+    def look_after_files(self) -> None:
+        """Have the runtime's files be those of the prepared claims, and of the driver as it is now.
+
+        Raises CheckpointError, OSError.
+        """
+        inventory = self._devices.state.inventory
+        if inventory is not None:
+            with self._checkpoint.locked() as prepared:
+                self._specifications.match(prepared.claims.items(), inventory)
+
+    def release_gone(self) -> None:
+        """Release what the API server has no claim of, and had none of at the last look either.
+
+        Kubelet may still be ending the containers of a pod that was deleted by force, and releases its claim itself.
+        Raises ApiError, CheckpointError, OSError.
+        """
+        gone = {uid for uid, claim in self.claims().items() if not self._exists(uid, claim)}
+        for uid in gone & self._gone:
+            _log.warning("a claim that is deleted was still prepared", extra={"uid": uid})
+            self.release(uid)
+        self._gone = gone - self._gone
+
+    def _exists(self, uid: str, claim: PreparedClaim) -> bool:
+        try:
+            found = self._client.get(_path(claim.namespace, claim.name))
+        except ApiRefusedError as error:
+            if error.status == _NOT_FOUND:
+                return False
+            raise
+        return bool((found.get("metadata") or {}).get("uid") == uid)
+
+
+def reason(error: Exception) -> str:
+    """Return what to tell kubelet, and so the pod's owner, of a claim that failed."""
+    if isinstance(error, ClaimError | CheckpointError):
+        return str(error)
+    if isinstance(error, ApiError):
+        return f"the claim is not read: {error}; kubelet tries again"
+    return f"the claim's files are not written: {error}; free or repair the node's disk"
+
+
+ERRORS: Final = (ClaimError, CheckpointError, ApiError, OSError)
+"""What ends the preparation of one claim, and of no other."""
+
+
+def _device(each: Allotted, known: PreparedClaim | None, state: DeviceState) -> PreparedDevice:
+    """Return what a claim is given; what it was given before, where that is the same device. Raises ClaimError."""
+    for held in known.devices if known is not None else ():
+        if (held.request, held.device, held.admin) == (each.request, each.device, each.admin):
+            return held
+    gpu = state.gpus.get(each.device)
+    if gpu is None:
+        offered = ", ".join(state.gpus) or "none"
+        raise ClaimError(f"device {each.device} is not on this node; it has {offered}; delete the pod")
+    if gpu.uuid not in state.good and not (each.tolerant or each.admin):
+        why = state.health_of(each.device).reason
+        raise ClaimError(f"{each.device} ({gpu.uuid}) cannot be used: {why}; delete the pod to get another GPU")
+    return PreparedDevice(each.request, each.device, gpu.uuid, each.admin)
+
+
+def _refuse_held(device: PreparedDevice, uid: str, prepared: Prepared) -> None:
+    """Raises ClaimError where another claim has the device."""
+    other = None if device.admin else prepared.holder(device, uid)
+    if other is not None:
+        raise ClaimError(
+            f"{device.device} ({device.uuid}) is still prepared for claim {other[1]} ({other[0]}); kubelet tries again"
+            " until that claim's containers have ended"
+        )
+
+
+def _path(namespace: str, name: str) -> str:
+    parts = (quote(part, safe="") for part in (namespace, name))
+    return "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}".format(*parts)
+
+
+def names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
+    """Return the devices of these claims."""
+    return frozenset(device.device for claim in claims for device in claim.devices)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the ResourceSlices of the node as they should be, whoever changes or deletes them.
+
+Kubelet deletes all slices of a node when it starts, and ours when no instance of the driver is connected for 30 s.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from kube_accel.dra.changes import Changes, Slice, changes, dropped
+from kube_accel.dra.slices import DRIVER, NVIDIA, Device, in_slices, pool
+from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.client import KubeClient
+from kube_accel.kube.watch import Watch, Watched
+from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
+from kube_accel.shared.modes import mode_of
+from kube_accel.shared.printable import line
+from kube_accel.shared.quantity import whole_units
+
+_log = logging.getLogger(__name__)
+
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+_SHAPE: Final = {
+    "metadata!": {"name!": str, "uid!": str, "resourceVersion!": str},
+    "spec!": {
+        "driver!": str,
+        "pool!": {"name!": str, "generation!": int},
+        "devices": [{"name!": str, "taints": [{"key!": str, ANY: str}]}],
+    },
+}
+OTHERS: Final = (NVIDIA, "hami-core-gpu.project-hami.io")
+"""DRA drivers that give away the same GPUs."""
+_LOOK: Final = 60.0
+"""Seconds after which the node is looked at again though nothing changed."""
+_TURN: Final = 0.5
+"""Seconds from one look to the next whether another instance has ended that publishes."""
+_BACK_OFF: Final = (0.2, 10.0)
+_NODE: Final = {"metadata!": {"uid!": str}, "status": {"allocatable": {ANY: str}}}
+_GONE: Final = 404
+
+
+class NodeSlices:
+    """The slices of the node, of all drivers, as a watch has them."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._slices: dict[str, Slice] = {}
+        self._on_change = on_change
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        """Note that a slice is there."""
+        name = str(shaped(item, _SHAPE)["metadata"]["name"])
+        with self._lock:
+            self._slices[name] = item
+        self._on_change()
+        return name
+
+    def drop(self, item: dict[str, Any]) -> None:
+        """Note that a slice is gone."""
+        self.lose(item["metadata"]["name"])
+
+    def keys(self) -> set[str]:
+        """Return the names of all."""
+        with self._lock:
+            return set(self._slices)
+
+    def lose(self, key: str) -> None:
+        """Note that a new list does not have a slice."""
+        with self._lock:
+            self._slices.pop(key, None)
+        self._on_change()
+
+    def of_pool(self, name: str) -> list[Slice]:
+        """Return our slices of a pool."""
+        return [each for each in self._of(DRIVER) if each["spec"]["pool"]["name"] == name]
+
+    def with_devices(self, driver: str) -> bool:
+        """Return whether a driver offers devices on the node."""
+        return any(each["spec"].get("devices") for each in self._of(driver))
+
+    def _of(self, driver: str) -> list[Slice]:
+        with self._lock:
+            return [each for each in self._slices.values() if each["spec"]["driver"] == driver]
+
+
+class Publisher:
+    """Writes slices, and only what differs. One instance of the node does so at a time."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        state_dir: Path,
+        wanted: Callable[[bool, bool], Sequence[Device] | None],
+    ) -> None:
+        """``wanted`` is told whether taints are kept, and whether all devices are withheld.
+
+        It returns the devices, None while they are not known.
+        """
+        self._client = client
+        self._node = node
+        self._lock_file = state_dir / "publisher.lock"
+        self._wanted = wanted
+        self._wake = threading.Event()
+        self._accepted: dict[str, Sequence[Device]] = {}
+        """What the API server made of devices that it did not store as they were."""
+        self._keeps_taints: bool | None = None
+        """None until it was tried."""
+        self.slices = NodeSlices(self._wake.set)
+        self.watch = Watch(client, Watched(SLICES, {"fieldSelector": f"spec.nodeName={node}"}), self.slices)
+        self.problem = "the slices are not written yet"
+        """Why they are not as they should be; empty when they are."""
+        self.obstacle = ""
+        """What else serves the node's GPUs, so that ours are withheld."""
+        self.dropped: frozenset[str] = frozenset()
+        """Fields of devices that this cluster does not keep."""
+
+    def wake(self) -> None:
+        """Compare again: what is wanted may have changed. Returns at once."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep them until stopped; they stay then, for a successor. Raises OSError."""
+        file = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if self._take_turn(file, stop):
+                self._keep(stop)
+        finally:
+            os.close(file)
+
+    def _keep(self, stop: threading.Event) -> None:
+        while not self.watch.synced.wait(_TURN):
+            if stop.is_set():
+                return
+        pause = _BACK_OFF[0]
+        while not stop.is_set():
+            self._wake.clear()
+            try:
+                self.problem, pause = self._publish(), _BACK_OFF[0]
+            except (ApiError, ApiJsonError) as error:
+                if pause == _BACK_OFF[0]:
+                    _log.warning("slices are not written", extra={"pool": pool(self._node), "reason": str(error)})
+                self.problem = f"slices are not written: {error}"
+                stop.wait(pause)
+                self._wake.set()
+                pause = min(pause * 2, _BACK_OFF[1])
+            self._wake.wait(_LOOK)
+
+    def holdings_changed(self) -> None:
+        """Compare again if that depends on what is prepared. Returns at once."""
+        if self._keeps_taints is False:
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Have ``run`` look whether it is to end."""
+        self._wake.set()
+
+    def _take_turn(self, file: int, stop: threading.Event) -> bool:
+        """Wait until no other instance publishes; return False when stopped before."""
+        while not stop.is_set():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.problem = ""  # the other one's
+                stop.wait(_TURN)
+            else:
+                return True
+        return False
+
+    def _publish(self) -> str:
+        """Write what differs; return why nothing can be. Raises ApiError, ApiJsonError."""
+        node = shaped(self._client.get(f"/api/v1/nodes/{quote(self._node, safe='')}"), _NODE)
+        self._see_others(node)
+        wanted = self._wanted(self._keeps_taints is not False, bool(self.obstacle))
+        if wanted is None:
+            return "no GPU was read yet"
+        stored = self.slices.of_pool(pool(self._node))
+        if self.obstacle and not stored:
+            return self.obstacle
+        wanted_slices = in_slices(wanted)
+        texts = [_text(each) for each in wanted_slices]
+        self._accepted = {text: self._accepted[text] for text in texts if text in self._accepted}
+        accepted = [self._accepted.get(text, each) for text, each in zip(texts, wanted_slices, strict=True)]
+        needed = changes(stored, wanted_slices, accepted, self._node)
+        if self._keeps_taints is None and any("taints" in device for device in wanted):
+            self._try_taints(needed, node)
+            if not self._keeps_taints:
+                return self._publish()
+        self._apply(needed, wanted_slices, node)
+        return self.obstacle
+
+    def _try_taints(self, needed: Changes, node: Mapping[str, Any]) -> None:
+        """Find out whether taints are kept, without a moment in which a sick GPU is offered."""
+        for body in needed.writes.values():
+            if any("taints" in device for device in body["spec"]["devices"]):
+                answer = self._write(body, node, trial=True)
+                self._keeps_taints = "taints" not in dropped(body["spec"]["devices"], _devices(answer))
+                if not self._keeps_taints:
+                    self._note(frozenset({"taints"}))
+                return
+        # What is stored has them.
+        self._keeps_taints = True
+
+    def _apply(self, needed: Changes, wanted: Sequence[Sequence[Device]], node: Mapping[str, Any]) -> None:
+        for each in needed.delete:
+            self._delete(each)
+        for place, body in needed.writes.items():
+            answer = self._write(body, node)
+            lost = dropped(wanted[place], _devices(answer))
+            if lost:
+                self._accepted[_text(wanted[place])] = _devices(answer)
+                self._note(lost)
+                if "taints" in lost:
+                    self._keeps_taints = False
+                    self._wake.set()
+            # The watch brings it too, later.
+            self.slices.keep(answer)
+        if needed.delete or needed.writes:
+            generations = {each["spec"]["pool"]["generation"] for each in self.slices.of_pool(pool(self._node))}
+            extra = {"pool": pool(self._node), "slices": len(wanted), "generation": max(generations, default=0)}
+            _log.info("slices written", extra=extra)
+
+    def _write(self, body: Slice, node: Mapping[str, Any], trial: bool = False) -> dict[str, Any]:
+        query = "?dryRun=All" if trial else ""
+        if "name" in body["metadata"]:
+            return self._client.put(_at(body) + query, body)
+        uid = node["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}
+        return self._client.post(SLICES + query, {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}})
+
+    def _see_others(self, node: Mapping[str, Any]) -> None:
+        """Look whether something else gives the GPUs away: kube-scheduler counts them apart."""
+        offered = ", ".join(name for name, count in _allocatable(node).items() if mode_of(name) is not None and count)
+        drivers = ", ".join(filter(self.slices.with_devices, OTHERS))
+        found = ""
+        if offered:
+            found = f"a device plugin offers {offered} on this node; remove that plugin"
+        elif drivers:
+            found = f"another DRA driver offers GPUs on this node: {drivers}; remove that driver"
+        if found and found != self.obstacle:
+            _log.error("GPUs are withheld", extra={"reason": found})
+        self.obstacle = found
+
+    def _delete(self, each: Slice) -> None:
+        metadata = each["metadata"]
+        conditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        try:
+            self._client.send("DELETE", _at(each), {"preconditions": conditions})
+        except ApiRefusedError as error:
+            if error.status != _GONE:
+                raise
+        self.slices.lose(metadata["name"])
+
+    def _note(self, lost: frozenset[str]) -> None:
+        if lost - self.dropped:
+            extra = {"fields": sorted(lost), "remedy": "enable the feature gates of these fields, or leave them off"}
+            _log.warning("the cluster does not keep fields of devices", extra=extra)
+        self.dropped = self.dropped | lost
+
+
+def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:
+    """Return the resources that kubelet offers, by name."""
+    found = (node.get("status") or {}).get("allocatable") or {}
+    return {line(name): whole_units(count) or 0 for name, count in found.items()}
+
+
+def _devices(answer: Mapping[str, Any]) -> Sequence[Device]:
+    found: Sequence[Device] = shaped(answer, _SHAPE)["spec"].get("devices") or ()
+    return found
+
+
+def _text(devices: Sequence[Device]) -> str:
+    return json.dumps(devices, sort_keys=True)
+
+
+def _at(each: Slice) -> str:
+    return f"{SLICES}/{quote(each['metadata']['name'], safe='')}"

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the GPUs of a node to the devices of its ResourceSlices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
+
+from kube_accel.model import Gpu, Inventory
+from kube_accel.sharing.node_labels import family
+
+DRIVER: Final = "gpu.kube-accel.io"
+"""Name of the driver, and the domain of its attributes and capacities."""
+NVIDIA: Final = "gpu.nvidia.com"
+"""Domain of NVIDIA's driver: whatever selects devices by its names finds them here too."""
+STANDARD: Final = "resource.kubernetes.io"
+TAINT: Final = f"{DRIVER}/unhealthy"
+SLICE_DEVICES: Final = 64
+"""Most devices of a slice of which one has a taint; 128 without, but taints come at any time."""
+
+Device = Mapping[str, Any]
+
+_LONGEST: Final = 64
+"""Characters of a text."""
+_UNITS: Final = (("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
+
+
+def pool(node: str) -> str:
+    """Return the name of a node's pool; not the node's own, which other drivers' pools have (k#140434)."""
+    return f"{node}/kube-accel"
+
+
+def gpus_by_device(inventory: Inventory) -> dict[str, Gpu]:
+    """Return the whole GPUs by the names of their devices. One in MIG mode cannot be used whole."""
+    found: dict[str, Gpu] = {}
+    for gpu in inventory.gpus:
+        if not gpu.mig_enabled:
+            # A GPU that was lost keeps its index while the driver stays loaded.
+            found.setdefault(f"gpu-{gpu.index:02}", gpu)
+    return found
+
+
+def devices(
+    inventory: Inventory,
+    good: Container[str],
+    pcie_roots: Mapping[str, str],
+    left_out: Container[str] = (),
+) -> tuple[Device, ...]:
+    """Return the devices of these GPUs, in the order of their indices.
+
+    A GPU whose UUID is not in ``good`` is tainted, and not there at all if its device is one of ``left_out``.
+    ``pcie_roots`` has the root of a GPU by its PCI address, where it is known.
+    """
+    versions = _version(inventory.driver_version), _version(".".join(map(str, inventory.cuda_version)))
+    found = []
+    for name, gpu in gpus_by_device(inventory).items():
+        if name not in left_out:
+            sick = {} if gpu.uuid in good else {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}
+            found.append({"name": name, **_facts(gpu, versions, pcie_roots.get(gpu.pci_address)), **sick})
+    return tuple(found)
+
+
+def in_slices(found: Sequence[Device]) -> tuple[tuple[Device, ...], ...]:
+    """Return the devices of each slice; one slice at least, which says that there are none."""
+    starts = range(0, len(found), SLICE_DEVICES)
+    return tuple(tuple(found[start : start + SLICE_DEVICES]) for start in starts) or ((),)
+
+
+def _facts(gpu: Gpu, versions: tuple[str | None, str | None], pcie_root: str | None) -> dict[str, Any]:
+    major, minor = gpu.compute_capability
+    known = {
+        "type": {"string": "gpu"},
+        "uuid": {"string": gpu.uuid},
+        "productName": {"string": gpu.model[:_LONGEST]},
+        "architecture": {"string": _architecture(major, minor)},
+        "cudaComputeCapability": {"version": f"{major}.{minor}.0"},
+        **{
+            key: {"version": version}
+            for key, version in zip(("driverVersion", "cudaDriverVersion"), versions, strict=True)
+            if version
+        },
+    }
+    standard: dict[str, Any] = {"pciBusID": {"string": gpu.pci_address}}
+    if pcie_root is not None:
+        standard["pcieRoot"] = {"string": pcie_root}
+    if gpu.numa_node is not None:
+        standard["numaNode"] = {"int": gpu.numa_node}
+    memory = {"value": _quantity(gpu.memory_bytes)}
+    return {
+        "attributes": known
+        | {f"{NVIDIA}/{key}": value for key, value in known.items()}
+        | {f"{STANDARD}/{key}": value for key, value in standard.items()},
+        "capacity": {"memory": memory, f"{NVIDIA}/memory": memory},
+    }
+
+
+def _architecture(major: int, minor: int) -> str:
+    """Return the generation as NVIDIA's driver spells it."""
+    name = family(major, minor)
+    return "Unknown" if name == "undefined" else name.replace("-", " ").title()
+
+
+def _version(text: str) -> str | None:
+    """Return a version as semver has it: three numbers without zeros in front; None if it has none of that."""
+    parts = text.split(".")[:3]
+    if not all(part.isdecimal() for part in parts):
+        return None
+    return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])
+
+
+def _quantity(amount: int) -> str:
+    """Return bytes as the API server spells them, which otherwise would seem to change what it stores."""
+    for unit, shift in _UNITS:
+        if amount and not amount % (1 << shift):
+            return f"{amount >> shift}{unit}"
+    return str(amount)

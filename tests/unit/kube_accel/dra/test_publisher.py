@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slices of a node against an API server in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from kube_accel.dra.node_devices import NodeDevices
+from kube_accel.dra.publisher import Publisher
+from kube_accel.kube.client import KubeClient
+from unit.kube_accel.dra.api import FakeApi
+from unit.kube_accel.plugin.fakes import LOST, ready
+from waiting import wait
+
+
+class Node:
+    """Its GPUs, and who publishes them."""
+
+    def __init__(self, api: FakeApi, state: Path) -> None:
+        self.api = api
+        self.devices = NodeDevices(state / "sys")
+        self.devices.see(ready(3))
+        self.prepared: set[str] = set()
+        self.publisher = Publisher(cast(KubeClient, api), "node-1", state, self._wanted)
+
+    def _wanted(self, keeps_taints: bool, withheld: bool) -> Any:
+        return self.devices.wanted(keeps_taints, withheld, self.prepared)
+
+    def see(self, *lost: int) -> None:
+        self.devices.see(ready(3, dict.fromkeys(lost, LOST)))
+        self.publisher.wake()
+
+    @contextmanager
+    def running(self) -> Iterator[Callable[[], None]]:
+        """Published, until the function that ends it is called."""
+        stop = threading.Event()
+        self.api.deliver(self.publisher)
+        self.publisher.watch.synced.set()
+        thread = threading.Thread(target=self.publisher.run, args=(stop,))
+        thread.start()
+
+        def end() -> None:
+            stop.set()
+            self.publisher.stop()
+            thread.join()
+
+        try:
+            yield end
+        finally:
+            end()
+
+    def wait(self, *names: str, tainted: str = "") -> None:
+        """Until these devices are offered, and this one tainted."""
+
+        def offered() -> bool:
+            found = self.api.devices()
+            sick = [name for name, device in found.items() if "taints" in device]
+            return [*found] == list(names) and sick == ([tainted] if tainted else [])
+
+        wait(offered, f"{names} to be offered")
+
+
+ALL = ("gpu-00", "gpu-01", "gpu-02")
+
+
+def test_slices_are_written_once_and_owned_by_the_node(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        (stored,) = node.api.slices.values()
+        assert stored["metadata"]["ownerReferences"] == [
+            {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid", "controller": True}
+        ]
+        node.api.deliver(node.publisher)
+        wait(lambda: node.publisher.problem == "")
+    # A successor finds them as they should be.
+    with Node(node.api, tmp_path).running():
+        pass
+    assert node.api.writes == ["POST"]
+
+
+def test_wiped_slices_are_put_back(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        node.api.slices.clear()
+        node.api.deliver(node.publisher)
+        node.wait(*ALL)
+
+
+def test_sick_gpu_is_tainted_until_it_is_well(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        node.see(1)
+        node.wait(*ALL, tainted="gpu-01")
+        node.see()
+        node.wait(*ALL)
+    assert node.api.writes == ["POST", "PUT dry", "PUT", "PUT"]
+
+
+def test_sick_gpu_is_left_out_where_taints_are_not_kept(tmp_path: Path) -> None:
+    node = Node(FakeApi(unknown=["taints"]), tmp_path)
+    node.prepared = {"gpu-02"}
+    with node.running():
+        node.wait(*ALL)
+        node.see(1, 2)
+        node.wait("gpu-00", "gpu-02")
+        assert node.publisher.dropped == {"taints"}
+        node.prepared = set()
+        node.publisher.holdings_changed()
+        node.wait("gpu-00")
+
+
+def test_fields_that_are_not_kept_are_told_and_not_sent_again(tmp_path: Path) -> None:
+    node = Node(FakeApi(unknown=["capacity"]), tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        node.api.deliver(node.publisher)
+        wait(lambda: node.publisher.dropped == {"capacity"})
+        node.publisher.wake()
+    assert node.api.writes == ["POST"]
+
+
+def test_node_that_a_device_plugin_serves_is_refused(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    node.api.node["status"]["allocatable"] = {"nvidia.com/gpu": "8", "cpu": "4"}
+    with node.running():
+        wait(lambda: "device plugin offers nvidia.com/gpu" in node.publisher.problem)
+        assert not node.api.slices
+        node.api.node["status"]["allocatable"] = {"nvidia.com/gpu": "0"}
+        node.publisher.wake()
+        node.wait(*ALL)
+
+
+def test_gpus_are_withheld_from_another_driver_that_comes(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        other = {
+            "metadata": {"name": "other", "uid": "o", "resourceVersion": "1"},
+            "spec": {
+                "driver": "gpu.nvidia.com",
+                "pool": {"name": "node-1", "generation": 1},
+                "devices": [{"name": "x"}],
+            },
+        }
+        node.publisher.slices.keep(other)
+        wait(lambda: all("taints" in device for device in node.api.devices().values()))
+        wait(lambda: "gpu.nvidia.com" in node.publisher.problem)
+        node.publisher.slices.lose("other")
+        node.wait(*ALL)
+
+
+def test_second_instance_publishes_when_the_first_has_ended(tmp_path: Path) -> None:
+    api = FakeApi()
+    first, second = Node(api, tmp_path), Node(api, tmp_path)
+    second.devices.see(ready(2))
+    with first.running() as end:
+        first.wait(*ALL)
+        with second.running():
+            wait(lambda: second.publisher.problem == "", "the second to leave it to the first")
+            assert [*api.devices()] == list(ALL)
+            end()
+            second.wait(*ALL[:2])
+
+
+def test_api_server_that_comes_back_gets_the_slices(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    node.api.away = True
+    with node.running():
+        wait(lambda: "not reached" in node.publisher.problem)
+        node.api.away = False
+        node.wait(*ALL)

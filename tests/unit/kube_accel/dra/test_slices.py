@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices that are published of GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from kube_accel.dra import slices
+from unit.kube_accel.plugin.fakes import inventory, uuid
+
+EVERY = frozenset(uuid(index) for index in range(16))
+
+
+def test_device_has_what_selectors_for_nvidias_driver_ask_for() -> None:
+    (device, *_) = slices.devices(inventory(2), EVERY, {"0000:10:00.0": "pci0000:00"})
+    assert device["name"] == "gpu-00"
+    own = {
+        "type": {"string": "gpu"},
+        "uuid": {"string": uuid(0)},
+        "productName": {"string": "NVIDIA H100"},
+        "architecture": {"string": "Hopper"},
+        "cudaComputeCapability": {"version": "9.0.0"},
+        "driverVersion": {"version": "580.159.4"},
+        "cudaDriverVersion": {"version": "13.0.0"},
+    }
+    standard = {"pciBusID": {"string": "0000:10:00.0"}, "pcieRoot": {"string": "pci0000:00"}, "numaNode": {"int": 0}}
+    assert device["attributes"] == {
+        **own,
+        **{f"gpu.nvidia.com/{name}": value for name, value in own.items()},
+        **{f"resource.kubernetes.io/{name}": value for name, value in standard.items()},
+    }
+    assert device["capacity"] == {"memory": {"value": "80Gi"}, "gpu.nvidia.com/memory": {"value": "80Gi"}}
+    assert "taints" not in device
+
+
+def test_device_is_within_the_limits_of_the_api() -> None:
+    for device in slices.devices(
+        inventory(16), (), {f"0000:{0x10 + index:02x}:00.0": "pci0000:00" for index in range(16)}
+    ):
+        assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", device["name"])
+        assert len(device["attributes"]) + len(device["capacity"]) <= 32
+        for name in (*device["attributes"], *device["capacity"]):
+            domain, _, identifier = name.rpartition("/")
+            assert len(domain) <= 63
+            assert re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,31}", identifier)
+
+
+def test_long_names_and_odd_versions_are_cut_and_left_out() -> None:
+    known = inventory(1)
+    odd = replace(known, driver_version="R580", gpus=(replace(known.gpus[0], model="x" * 90, numa_node=None),))
+    attributes = slices.devices(odd, EVERY, {})[0]["attributes"]
+    assert attributes["productName"] == {"string": "x" * 64}
+    assert (
+        not {"driverVersion", "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"} & attributes.keys()
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"), [((8, 9), "Ada Lovelace"), ((8, 0), "Ampere"), ((10, 0), "Blackwell"), ((99, 0), "Unknown")]
+)
+def test_architecture_is_spelled_as_nvidias_driver_does(capability: tuple[int, int], name: str) -> None:
+    known = inventory(1)
+    gpu = replace(known.gpus[0], compute_capability=capability)
+    (device,) = slices.devices(replace(known, gpus=(gpu,)), EVERY, {})
+    assert device["attributes"]["architecture"] == {"string": name}
+
+
+@pytest.mark.parametrize(("amount", "text"), [(80 << 30, "80Gi"), (81559 << 20, "81559Mi"), (1025, "1025"), (0, "0")])
+def test_memory_is_spelled_as_the_api_server_keeps_it(amount: int, text: str) -> None:
+    known = inventory(1)
+    (device,) = slices.devices(replace(known, gpus=(replace(known.gpus[0], memory_bytes=amount),)), EVERY, {})
+    assert device["capacity"]["memory"] == {"value": text}
+
+
+def test_sick_gpu_is_tainted_or_left_out() -> None:
+    good = EVERY - {uuid(1)}
+    tainted = {each["name"]: each.get("taints") for each in slices.devices(inventory(3), good, {})}
+    taint = [{"key": "gpu.kube-accel.io/unhealthy", "effect": "NoSchedule"}]
+    assert tainted == {"gpu-00": None, "gpu-01": taint, "gpu-02": None}
+    left = slices.devices(inventory(3), good, {}, left_out={"gpu-01"})
+    assert [each["name"] for each in left] == ["gpu-00", "gpu-02"]
+
+
+def test_gpu_in_mig_mode_is_no_whole_gpu() -> None:
+    known = inventory(2)
+    cut = replace(known, gpus=(replace(known.gpus[0], mig_enabled=True), known.gpus[1]))
+    assert [*slices.gpus_by_device(cut)] == ["gpu-01"]
+
+
+def test_slices_have_64_devices_each_and_there_is_always_one() -> None:
+    many = tuple({"name": f"gpu-{number}"} for number in range(130))
+    assert [len(each) for each in slices.in_slices(many)] == [64, 64, 2]
+    assert slices.in_slices(()) == ((),)
