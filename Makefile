@@ -109,7 +109,7 @@ test-cluster: setup ## Run the tests on a real one-node Kubernetes. Needs root a
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
 	  tests/tools/image.sh && python -m hosts containerd .cache/containerd-2 && \
 	  tests/tools/machine.sh pytest -m 'not soak' tests/cluster && \
-	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py); \
+	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py dra.py); \
 	  else pytest -m 'not soak' tests/cluster; fi
 
 # Ten thousand steps of a plugin and what it lives with, damaged files of daemons and hosts, and calls of the interposer.
