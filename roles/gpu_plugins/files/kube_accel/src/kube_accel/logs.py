@@ -34,6 +34,11 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         shown.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
+        if not record.exc_info:
+            text = json.dumps(shown, default=str)
+            # Whatever ``document`` would change is escaped here, or too long.
+            if len(text) <= _LONGEST and "\\" not in text and text.isprintable():
+                return text
         shown = document(shown, _LONGEST)
         if record.exc_info:
             shown["exception"] = block(self.formatException(record.exc_info), _LONGEST)
