@@ -13,12 +13,14 @@ from functools import partial
 from typing import Any, Final
 
 from kube_accel.extender import decisions, wire
+from kube_accel.extender.arguments import ArgumentReader
 from kube_accel.extender.binder import Binder, Outcome
-from kube_accel.extender.cache import Cluster, Reservation
+from kube_accel.extender.cache import Cluster
 from kube_accel.extender.decide import Decider
 from kube_accel.extender.keeper import Keeper
 from kube_accel.extender.leader_lease import LeaderLease
 from kube_accel.extender.metrics import Metrics
+from kube_accel.extender.node import Reservation
 from kube_accel.extender.pods import Pod, PodReader, nominated_node
 from kube_accel.extender.recheck_queue import RecheckQueue
 from kube_accel.extender.wire import Filtered
@@ -90,6 +92,7 @@ class Service:
         self._keeper = Keeper(self._cluster, self._binder, clock)
         self._limits = scheduling.limits
         self._metrics = scheduling.metrics
+        self._arguments = ArgumentReader()
         self._decisions = decisions.Decisions()
         self._pages = pages
         self._reading, self._deciding = threading.Lock(), threading.Lock()
@@ -146,7 +149,7 @@ class Service:
         return self._rechecks.look()
 
     def _filter(self, request: Request) -> Answer:
-        arguments = wire.read_arguments(request.body)
+        arguments = self._arguments.read(request.body)
         pod = self._pod(arguments.pod)
         if pod is None:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
@@ -163,7 +166,7 @@ class Service:
                 answer = self._filtered(pod, arguments.names)
         self._answered(pod, arguments.names, answer)
         later = self._decisions.filtered(pod, len(arguments.names), answer)
-        return wire.write_filtered(answer, arguments.nodes), later
+        return self._arguments.write(answer, arguments), later
 
     def _answered(self, pod: Pod, names: list[str], answer: Filtered) -> None:
         if pod.request is not None:
@@ -231,7 +234,7 @@ class Service:
         return heapq.nlargest(_CANDIDATES, sorted(ranks), key=lambda name: (name == kept_on, ranks[name]))
 
     def _prioritize(self, request: Request) -> Answer:
-        arguments = wire.read_arguments(request.body)
+        arguments = self._arguments.read(request.body)
         pod = self._pod(arguments.pod)
         if pod is None or pod.request is None:
             return wire.write_scores(dict.fromkeys(arguments.names, 0)), None

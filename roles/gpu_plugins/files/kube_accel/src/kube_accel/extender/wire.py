@@ -89,7 +89,7 @@ def read_arguments(body: Body) -> Arguments:
     pod = _required(document, "pod", dict)
     names = _optional(document, "nodenames", list)
     if names is not None:
-        if not all(isinstance(name, str) for name in names):
+        if not are_names(names):
             raise WireError("NodeNames: not all are strings")
         return Arguments(pod, names, None)
     items = _optional(_required(document, "nodes", dict), "items", list) or []
@@ -98,6 +98,11 @@ def read_arguments(body: Body) -> Arguments:
     for problem in problems:
         _log.warning("a node is left out", extra={"reason": problem})
     return Arguments(pod, list(nodes), nodes)
+
+
+def are_names(found: list[Any]) -> bool:
+    """Return whether each of them is a text."""
+    return set(map(type, found)) <= {str}
 
 
 def read_binding(body: Body) -> BindArguments:
@@ -118,14 +123,34 @@ def read_preemption(body: Body) -> PreemptionArguments:
 
 def write_filtered(answer: Filtered, nodes: Mapping[str, Any] | None) -> bytes:
     """Write ``ExtenderFilterResult``: names or the node objects, as they came."""
-    document: dict[str, object] = {
-        "Nodes": None if nodes is None else {"metadata": {}, "items": [nodes[name] for name in answer.passed]},
-        "NodeNames": answer.passed if nodes is None else None,
-        "FailedNodes": {name: _said(reason) for name, reason in answer.failed.items()},
-        "FailedAndUnresolvableNodes": {name: _said(reason) for name, reason in answer.unresolvable.items()},
-        "Error": "",
-    }
-    return _text(document)
+    if nodes is None:
+        return write_filtered_names(write_names(answer.passed), answer)
+    return _filtered(_text({"metadata": {}, "items": [nodes[name] for name in answer.passed]}), b"null", answer)
+
+
+def write_names(names: list[str]) -> bytes:
+    """Write names of nodes, as Go does."""
+    return _text(names)
+
+
+def write_filtered_names(names: bytes, answer: Filtered) -> bytes:
+    """Write ``ExtenderFilterResult`` with ``names``, which ``write_names`` has made of those that passed."""
+    return _filtered(b"null", names, answer)
+
+
+def _filtered(nodes: bytes, names: bytes, answer: Filtered) -> bytes:
+    return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
+        nodes,
+        names,
+        _text(_each_said(answer.failed)),
+        _text(_each_said(answer.unresolvable)),
+    )
+
+
+def _each_said(reasons: Mapping[str, str]) -> dict[str, str]:
+    # Most nodes have one of a few reasons.
+    said = {reason: _said(reason) for reason in set(reasons.values())}
+    return {name: said[reason] for name, reason in reasons.items()}
 
 
 def write_filter_error(error: str) -> bytes:
@@ -178,7 +203,11 @@ def _document(body: Body) -> dict[str, Any]:
 
 def _optional(document: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
     """Return the member whose name is ``key`` in any case; None when it is absent or null."""
-    value = next((value for name, value in document.items() if name.lower() == key), None)
+    value = None
+    for name, found in document.items():
+        if name.lower() == key:
+            value = found
+            break
     if value is not None and not isinstance(value, kind):
         raise WireError(f"{key}: not a {kind.__name__}")
     return value

@@ -78,12 +78,15 @@ def points(ranks: Mapping[str, Rank], policy: PlacementPolicy) -> dict[str, int]
     Of equals, binpack has the first by name for the best. Pods that are scheduled at once then go to one node, though
     none of them is seen there yet. Spread gives equals the same points, so that such pods part.
     """
-    order = sorted(set(ranks.values()), reverse=True)
+    # Alike nodes share one rank as a rule, and to find that out by comparison is what takes time with many.
+    different = {id(each): each for each in ranks.values()}
+    order = sorted(set(different.values()), reverse=True)
     below = len(order) - 1
-    of = {each: round((BEST - 1) * (below - place) / below) if place else BEST for place, each in enumerate(order)}
-    found = {name: of[each] for name, each in ranks.items()}
+    given = {each: round((BEST - 1) * (below - place) / below) if place else BEST for place, each in enumerate(order)}
+    of = {key: given[each] for key, each in different.items()}
+    found = {name: of[id(each)] for name, each in ranks.items()}
     if policy is PlacementPolicy.BINPACK:
-        equals = [name for name, given in found.items() if given == BEST]
+        equals = [name for name, got in found.items() if got == BEST]
         found.update(dict.fromkeys(equals, BEST - 1))
         found.update({min(equals): BEST} if equals else {})
     return found
