@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kube_accel.extender.accounting import Kinds
-from kube_accel.extender.cache import Node
+from kube_accel.extender.node import Node
 from kube_accel.sharing.profile import mode_of
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kube_accel.extender import cache
+from kube_accel.extender import node as node_module
 from kube_accel.extender.binder import RESERVED_SECONDS
 from kube_accel.extender.leader_lease import HOLD
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
@@ -566,7 +566,7 @@ def test_a_quota_holds_while_a_nodes_news_are_read(monkeypatch: pytest.MonkeyPat
         seen.append(sorted(extender.quotas.limits(extender.cluster.pods[second["metadata"]["uid"]], NODES)))
         return inventory_annotation.decode(text)
 
-    monkeypatch.setattr(cache, "decode", decode)
+    monkeypatch.setattr(node_module, "decode", decode)
     held = {uuid("a", 0): (Holding("team", "first", "main", 50, 20 * GIB),)}
     extender.cluster.keep_node(node_object("a", gpus=2, held=held))
     assert seen == [list(NODES)]

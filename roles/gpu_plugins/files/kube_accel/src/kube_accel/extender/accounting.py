@@ -16,7 +16,10 @@ from kube_accel.placement.topology import Connectivity
 from kube_accel.sharing.inventory_annotation import NodeInventory
 
 _DIVIDED = "handed out in parts"
-_NOTHING = (0, 0, 0)
+_Taken = tuple[int, int, int]
+"""Cores, bytes and containers."""
+
+_NOTHING: _Taken = (0, 0, 0)
 NO_USE = GpuUse(*_NOTHING)
 _ANY_CARD = 1 << 50
 """Bytes: more than any GPU has."""
@@ -81,6 +84,8 @@ class NodeView:
     room: Room
     kind: int
     """Nodes with the same number differ in the UUIDs of their GPUs alone, as far as placement can see."""
+    sums: bool = False
+    """What is taken of each GPU is the sum of what is known of pods and reservations: nothing was guessed."""
 
 
 class Kinds:
@@ -117,9 +122,26 @@ def view(
     unfenced: GpuUse = NO_USE,
 ) -> NodeView:
     """Return the node with these pods and reservations; ``unfenced`` pods take so much of any GPU."""
-    used = zip(node.gpus, account(node, name, pods, reserved), strict=True)
-    gpus = _views(node, [_beside(gpu, use, unfenced) for gpu, use in used])
-    return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
+    taken, unknown = _known(node, pods, reserved)
+    _guess_all(node, name, unknown, taken)
+    gpus = _views(node, [_beside(gpu, GpuUse(*use), unfenced) for gpu, use in zip(node.gpus, taken, strict=True)])
+    sums = not unknown and unfenced == NO_USE
+    return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus), sums)
+
+
+def view_with(before: NodeView, uses: Uses, kinds: Kinds) -> NodeView | None:
+    """Return what ``view`` would with one reservation more; None where that takes looking at all of it again."""
+    node = before.node
+    if not before.sums:
+        return None
+    gpus = list(before.gpus)
+    for uuid, cores, memory, count in uses:
+        place = node.position.get(uuid)
+        if place is not None:
+            seen = gpus[place]
+            use = GpuUse(seen.used.cores + cores, seen.used.memory_bytes + memory, seen.used.containers + count)
+            gpus[place] = GpuView(seen.gpu, seen.health, seen.cuda_version, use, seen.excluded)
+    return NodeView(node, tuple(gpus), Room.of(gpus, node.mode), kinds.number(node, gpus), sums=True)
 
 
 def anywhere(pods: Iterable[Pod]) -> dict[Mode, GpuUse]:
@@ -161,28 +183,37 @@ def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[U
     A pod of which nothing is known is counted where ``place`` would put it, or, where that finds no room, on the GPUs
     that have the most left: it runs somewhere.
     """
-    taken = [_NOTHING] * len(node.gpus)
+    taken, unknown = _known(node, pods, reserved)
+    _guess_all(node, name, unknown, taken)
+    return [GpuUse(*amounts) for amounts in taken]
 
-    def take(uses: Uses) -> None:
-        for uuid, cores, memory, count in uses:
-            place = node.position.get(uuid)
-            if place is not None:
-                before = taken[place]
-                taken[place] = before[0] + cores, before[1] + memory, before[2] + count
 
-    unknown = []
+def _known(node: NodeGpus, pods: Iterable[Pod], reserved: Iterable[Uses]) -> tuple[list[_Taken], list[Pod]]:
+    """Return what is taken of each GPU as far as that is known, and the pods of which it is not."""
+    taken, unknown = [_NOTHING] * len(node.gpus), []
     for pod in pods:
         uses = known_uses(node, pod)
         if uses is None:
             unknown.append(pod)
         else:
-            take(uses)
+            _take(node, uses, taken)
     for uses in reserved:
-        take(uses)
+        _take(node, uses, taken)
+    return taken, unknown
+
+
+def _guess_all(node: NodeGpus, name: str, unknown: Iterable[Pod], taken: list[_Taken]) -> None:
     for pod in sorted(unknown, key=lambda pod: pod.uid):
         if pod.request is not None and not node.leaves(pod.request):
-            take(_guess(node, name, pod.request, taken))
-    return [GpuUse(*amounts) for amounts in taken]
+            _take(node, _guess(node, name, pod.request, taken), taken)
+
+
+def _take(node: NodeGpus, uses: Uses, taken: list[_Taken]) -> None:
+    for uuid, cores, memory, count in uses:
+        place = node.position.get(uuid)
+        if place is not None:
+            before = taken[place]
+            taken[place] = before[0] + cores, before[1] + memory, before[2] + count
 
 
 def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
@@ -209,7 +240,7 @@ def _has_init(request: PodRequest) -> bool:
     return any(container.kind is ContainerKind.INIT for container in request.containers)
 
 
-def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[tuple[int, int, int]]) -> Uses:
+def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[_Taken]) -> Uses:
     gpus = _views(node, [GpuUse(*amounts) for amounts in taken])
     found = place(request, gpus, name, node.connectivity)
     if not isinstance(found, Refusal):

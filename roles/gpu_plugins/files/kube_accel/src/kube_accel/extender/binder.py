@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from kube_accel.extender.cache import Cluster, Node, Reservation
+from kube_accel.extender.cache import Cluster
 from kube_accel.extender.decide import Decider
 from kube_accel.extender.leader_lease import LeaderLease, NotOursError
+from kube_accel.extender.node import Node, Reservation
 from kube_accel.extender.pods import Pod, pod_path, uses_of
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.wire import BindArguments

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from kube_accel.extender import unheeded
 from kube_accel.extender.binder import Binder, Outcome
-from kube_accel.extender.cache import Cluster, Reservation
+from kube_accel.extender.cache import Cluster
 from kube_accel.extender.decide import Decider, Verdicts
 from kube_accel.extender.heap import Heap
 from kube_accel.extender.leader_lease import LeaderLease
 from kube_accel.extender.metrics import Labels, Metrics
+from kube_accel.extender.node import Reservation
 from kube_accel.extender.pods import Pod, PodReader, pod_path
 from kube_accel.extender.quota import Quotas, QuotaSink
 from kube_accel.extender.service import VERBS, Layout, Scheduling, Service

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kube_accel.extender.accounting import NodeView
-from kube_accel.extender.cache import Cluster, Node
+from kube_accel.extender.cache import Cluster
+from kube_accel.extender.node import Node
 from kube_accel.extender.pods import Pod
 from kube_accel.extender.wire import Filtered, Victims
 from kube_accel.model import Assignment, Mode, PodRequest

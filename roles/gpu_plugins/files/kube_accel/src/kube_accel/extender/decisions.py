@@ -12,8 +12,8 @@ from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
 
-from kube_accel.extender.cache import Reservation
 from kube_accel.extender.decide import describe
+from kube_accel.extender.node import Reservation
 from kube_accel.extender.pods import Pod
 from kube_accel.extender.wire import Filtered, Victims
 

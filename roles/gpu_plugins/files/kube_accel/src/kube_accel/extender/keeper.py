@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from kube_accel.extender.binder import RESERVED_SECONDS, Binder
-from kube_accel.extender.cache import Cluster, Reservation
+from kube_accel.extender.cache import Cluster
+from kube_accel.extender.node import Reservation
 from kube_accel.extender.pods import Pod
 from kube_accel.model import PodRequest
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-from kube_accel.extender.cache import Cluster, Node
+from kube_accel.extender.cache import Cluster
+from kube_accel.extender.node import Node
 from kube_accel.extender.pods import Pod
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
