@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 _STREAMS = 100
 """Requests that a client may have under way. Go opens another connection for more."""
-_IDLE_THREADS = 8
+_IDLE_THREADS = 32
+"""That wait to read: binds come in bursts, and to start a thread takes longer than most requests."""
 _BODY_SECONDS = 15.0
 _ANSWER_SECONDS = 15.0
 """In which a client has taken a whole answer."""
