@@ -561,6 +561,11 @@ def every_way(request: PodRequest, views: Sequence[GpuView]) -> Iterable[Assignm
     memory = {gpu.uuid: gpu.memory_bytes for gpu in usable}
     options = [itertools.combinations(usable, container.whole or 1) for container in request.containers]
     for choice in itertools.product(*options):
+        if any(
+            container.whole and sum(memory[gpu.uuid] for gpu in gpus) < container.memory_bytes
+            for container, gpus in zip(request.containers, choice, strict=True)
+        ):
+            continue
         containers = {
             container.name: tuple(
                 Share(gpu.uuid, 100 if container.whole else container.cores,
