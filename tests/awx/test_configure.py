@@ -15,11 +15,13 @@ import pytest
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MODES
 
+from yaml_files import document
+
 from .controller import Controller, can_be_edited, extra_vars, serving
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples/awx"
-TEMPLATES = yaml.safe_load((EXAMPLE / "templates.yml").read_text())["gpu_job_templates"]
+TEMPLATES = document(EXAMPLE / "templates.yml")["gpu_job_templates"]
 TYPES = {"str": "text", "int": "integer", "float": "float", "dict": "text"}
 ASKED_BY_PLAYBOOKS = ("driver_uninstall",)
 """Booleans of roles that playbooks ask for too, with a default of their own."""
@@ -33,7 +35,7 @@ QUESTIONS = [
 def specified(variable: str) -> dict[str, Any] | None:
     """What the role says of its variable."""
     for path in (REPOSITORY / "roles").glob("*/meta/argument_specs.yml"):
-        options = yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"]
+        options = document(path)["argument_specs"]["main"]["options"]
         if variable in options:
             found: dict[str, Any] = options[variable]
             return found

@@ -23,6 +23,7 @@ import yaml
 from bundle import artifact
 from servers import server
 from sim.cluster import Cluster, NodeSpec, Spec
+from yaml_files import document
 
 pytestmark = pytest.mark.full
 
@@ -70,7 +71,7 @@ def environment(work: Path) -> Iterator[dict[str, str]]:
 
 def definition(collections: list[Path]) -> dict[str, Any]:
     """Ours with another base, and all collections as files."""
-    found: dict[str, Any] = yaml.safe_load((REPOSITORY / "execution-environment.yml").read_text())
+    found: dict[str, Any] = document(REPOSITORY / "execution-environment.yml")
     found["images"]["base_image"]["name"] = BASE
     found["dependencies"]["python_interpreter"] = {"python_path": PYTHON}
     found["dependencies"]["galaxy"]["collections"] = [

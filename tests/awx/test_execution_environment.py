@@ -15,12 +15,13 @@ import pytest
 import yaml
 
 from bundle import artifact
+from yaml_files import document
 
 pytestmark = pytest.mark.ci
 
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-DEFINITION: dict[str, Any] = yaml.safe_load((REPOSITORY / "execution-environment.yml").read_text())
+DEFINITION: dict[str, Any] = document(REPOSITORY / "execution-environment.yml")
 
 
 def pins(name: str) -> set[str]:
@@ -49,7 +50,7 @@ def test_ansible_is_what_the_tests_run_with(context: Path) -> None:
 
 
 def test_the_collection_is_in_the_context(context: Path) -> None:
-    (asked,) = yaml.safe_load((context / "_build/requirements.yml").read_text())["collections"]
+    (asked,) = document(context / "_build/requirements.yml")["collections"]
     # The galaxy stage works in the copy of _build.
     with tarfile.open(context / "_build" / asked["name"]) as archive:
         assert "playbooks/site.yml" in archive.getnames()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 
@@ -17,7 +17,7 @@ def test_every_list_of_packages_of_hosts_is_named() -> None:
     lists = {
         name
         for path in ROOT.glob("roles/*/defaults/main.yml")
-        for name in yaml.safe_load(path.read_text())
+        for name in document(path)
         if re.fullmatch(r"\w+_(python|pki|prerequisite|repository|toolkit)_packages", name)
     }
     assert len(lists) > 4

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def attacks(path: Path) -> Iterator[tuple[str, bool]]:
             yield part.name, everyone or any(map(is_mark, part.decorator_list))
 
 
-FOUND = {path: dict(attacks(path)) for path in sorted(TESTS.rglob("test_*.py"))}
+@cache
+def attacks_by_file() -> dict[Path, dict[str, bool]]:
+    return {path: dict(attacks(path)) for path in sorted(TESTS.rglob("test_*.py"))}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -75,15 +78,17 @@ def test_an_attempt_is_made_by_a_test(attempt: str, shown: str) -> None:
     for name in named:
         made = [
             made
-            for path, tests in FOUND.items()
-            for test, made in tests.items()
+            for path, file in attacks_by_file().items()
+            for test, made in file.items()
             if name == test or (name == path.name and made)
         ]
         assert made, f"no test is named {name}"
         assert all(made), f"{name} lacks the marker attack"
 
 
-@pytest.mark.parametrize("path", [path for path in FOUND if path.parent.name == "attacks"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(TESTS.glob("attacks/test_*.py")), ids=lambda path: path.stem)
 def test_a_file_of_attacks_is_told_of(path: Path) -> None:
     told = {name for _, shown in attempts() for name in re.findall(r"`(test_\w+(?:\.py)?)`", shown)}
-    assert path.name == "test_attackers.py" or told & {path.name, *FOUND[path]}, f"name a test of it in {LIST.name}"
+    assert path.name == "test_attackers.py" or told & {path.name, *attacks_by_file()[path]}, (
+        f"name a test of it in {LIST.name}"
+    )

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/reference/awx.md").read_text()
-TEMPLATES = yaml.safe_load((ROOT / "examples/awx/templates.yml").read_text())["gpu_job_templates"]
+TEMPLATES = document(ROOT / "examples/awx/templates.yml")["gpu_job_templates"]
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -13,10 +13,11 @@ import yaml
 from kube_accel.extender.accounting import Kinds
 from kube_accel.extender.node import Node
 from kube_accel.sharing.profile import mode_of
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/explanation/coexistence.md").read_text()
-MODES = yaml.safe_load((ROOT / "roles/gpu_plugins/vars/main/modes.yml").read_text())["__gpu_plugins_modes"]
+MODES = document(ROOT / "roles/gpu_plugins/vars/main/modes.yml")["__gpu_plugins_modes"]
 
 
 def _block(holding: str) -> Any:

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from ansible.cli.playbook import PlaybookCLI
 
 from kube_accel.cli.main import _parser
 from tools.blocks import RUN_BY
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("roles/*/README.md")])
-VERSION = yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"]
+VERSION = document(ROOT / "galaxy.yml")["version"]
 DAEMONS = "roles/gpu_plugins/files/kube_accel"
 
 BY_HAND = {
@@ -72,12 +74,23 @@ def playbook(words: list[str]) -> None:
         path = ROOT / f"playbooks/{name.removeprefix('accel.kubernetes.')}.yml"
         assert path.exists(), f"no playbook {name}"
         assert "-i" in words, f"{name} without -i: localhost gets none of the inventory's variables"
-        tests = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("molecule/*/*.yml")]
-        assert any(name in each.read_text() for each in tests), f"no test runs {name}"
-        known = set(re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", path.read_text())) | {"gpu_mode"}
-        for spec in ROOT.glob("roles/*/meta/argument_specs.yml"):
-            known |= set(yaml.safe_load(spec.read_text())["argument_specs"]["main"]["options"])
+        assert name in _texts("tests/**/*.py", "molecule/*/*.yml"), f"no test runs {name}"
+        known = {"gpu_mode", *re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", path.read_text()), *_variables()}
         assert not set(_extra(words)) - known, f"{name} knows no {set(_extra(words)) - known}"
+
+
+@cache
+def _texts(*patterns: str) -> str:
+    """What the files of these patterns hold."""
+    files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
+    return "\n".join(path.read_text() for path in files)
+
+
+@cache
+def _variables() -> set[str]:
+    """The variables of all roles."""
+    specs = [document(spec) for spec in ROOT.glob("roles/*/meta/argument_specs.yml")]
+    return {name for spec in specs for name in spec["argument_specs"]["main"]["options"]}
 
 
 def _extra(words: list[str]) -> Iterator[str]:
@@ -102,21 +115,13 @@ def kubectl(words: list[str]) -> None:
     assert all(KUBECTL_FLAGS.fullmatch(flag) for flag in flags), flags
     verbs = {"get", "describe", "logs", "label", "annotate", "exec", "top", "cordon", "uncordon", "drain"}
     assert verbs & set(words) or MADE_AND_REMOVED.search(own), f"{words}: none of {verbs}"
-    rolled_out = "\n".join(
-        each.read_text()
-        for each in (*ROOT.glob("roles/*/*/*"), *ROOT.glob("roles/*/vars/*/*"))
-        if each.suffix in (".j2", ".yml") and each.is_file()
-    )
+    rolled_out = _texts(*(f"roles/*/{below}.{ending}" for below in ("*/*", "vars/*/*") for ending in ("j2", "yml")))
     for key, value in re.findall(r"-l (\S+?)=(\S+)", own):
         assert f"{key}: " in rolled_out, f"nothing of ours has a label {key}"
         assert re.search(rf": {re.escape(value)}$", rolled_out, re.MULTILINE), f"none of ours has {key}={value}"
     for kind, name in re.findall(r"\b(lease|configmap|daemonset|deployment) ([a-z][\w-]+)", own):
-        assert name in rolled_out or name in _sources(), f"no {kind} {name} of ours"
+        assert name in rolled_out or name in _texts(f"{DAEMONS}/src/**/*.py"), f"no {kind} {name} of ours"
     return None
-
-
-def _sources() -> str:
-    return "\n".join(each.read_text() for each in (ROOT / DAEMONS / "src").rglob("*.py"))
 
 
 def pip(words: list[str]) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from kube_accel.cli import main
 from tools.prose import complaints_of_description
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 SPECS = sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
@@ -57,7 +58,7 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.parts[-3])
 def test_descriptions_of_variables_are_plain(path: Path) -> None:
-    texts = list(described(yaml.safe_load(path.read_text())))
+    texts = list(described(document(path)))
     assert texts
     assert [complaint for text in texts for complaint in complaints_of_description(text)] == []
 

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tools import links
 from tools.docsite import entry_points, stage
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,10 +55,10 @@ def test_a_link_to_a_folder_leads_to_a_list_of_its_files(laid_out: Path) -> None
 def test_roles_have_a_page_with_their_variables_once(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "roles/gpu_plugins/meta", tmp_path / "roles/gpu_plugins/meta")
     entry_points.leave_main(tmp_path)
-    specs = yaml.safe_load((tmp_path / "roles/gpu_plugins/meta/argument_specs.yml").read_text())["argument_specs"]
+    specs = document(tmp_path / "roles/gpu_plugins/meta/argument_specs.yml")["argument_specs"]
     assert list(specs) == ["main"]
     assert "gpu_plugins_mode" in specs["main"]["options"]
-    mains = [yaml.safe_load(path.read_text())["argument_specs"]["main"] for path in ROOT.glob("roles/*/meta/arg*.yml")]
+    mains = [document(path)["argument_specs"]["main"] for path in ROOT.glob("roles/*/meta/arg*.yml")]
     assert [main["short_description"] for main in mains if not main.get("description")] == []
 
 

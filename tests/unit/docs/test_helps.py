@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from kube_accel.metrics import aliases
 from kube_accel.metrics.exposition import Family
 from kube_accel.metrics.families import ALL
 from tools.messages import KUBE_ACCEL, ROOT, complaints, sentence_complaints
 from unit.roles.monitoring.served import extender_page
+from yaml_files import document
 
 WIDEST = 100
 """Characters of a help that a terminal or a form shows on one line."""
@@ -28,7 +28,7 @@ def targets() -> list[str]:
 
 def surveys() -> Iterator[str]:
     """Yield what AWX shows of job templates and their questions."""
-    for template in yaml.safe_load((ROOT / "examples/awx/templates.yml").read_text())["gpu_job_templates"]:
+    for template in document(ROOT / "examples/awx/templates.yml")["gpu_job_templates"]:
         yield template["description"]
         for question in template["survey"]:
             yield from (question["question_name"], question["question_description"])
@@ -65,7 +65,7 @@ def _families(value: Any) -> Iterator[Family]:
 
 def alerts() -> Iterator[str]:
     for path in sorted((ROOT / "roles/monitoring/files/rules").glob("*.yml")):
-        for group in yaml.safe_load(path.read_text())["groups"]:
+        for group in document(path)["groups"]:
             for rule in group["rules"]:
                 told = rule.get("annotations", {})
                 yield from (TEMPLATE.sub("X", told[key]) for key in ("summary", "description") if key in told)
@@ -96,8 +96,8 @@ def test_changelog_has_short_sentences() -> None:
 
 def changes() -> Iterator[str]:
     """Yield the entries of the changelog, and of the fragments to come."""
-    released = yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"]
+    released = document(ROOT / "changelogs/changelog.yaml")["releases"]
     documents = [release.get("changes") or {} for release in released.values()]
-    documents += [yaml.safe_load(path.read_text()) for path in (ROOT / "changelogs/fragments").glob("*.yml")]
-    for entries in (entries for document in documents for entries in document.values()):
+    documents += [document(path) for path in (ROOT / "changelogs/fragments").glob("*.yml")]
+    for entries in (entries for changes in documents for entries in changes.values()):
         yield from [entries] if isinstance(entries, str) else entries

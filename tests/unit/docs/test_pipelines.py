@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-GITHUB = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
-GITLAB = yaml.safe_load((ROOT / ".gitlab-ci.yml").read_text())
+GITHUB = document(ROOT / ".github/workflows/ci.yml")
+GITLAB = document(ROOT / ".gitlab-ci.yml")
 
 
 def commands(name: str) -> Iterator[str]:
@@ -42,7 +43,7 @@ def test_both_pipelines_run_the_same_versions_of_python() -> None:
 
 def test_hooks_run_the_tools_that_setup_installs() -> None:
     pinned = {line.split("==")[0].lower() for line in (ROOT / "requirements-dev.txt").read_text().splitlines()}
-    hooks: list[dict[str, Any]] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    hooks: list[dict[str, Any]] = document(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
     assert hooks
     for hook in hooks:
         assert re.match(r"\.venv/bin/([a-z-]+)", hook["entry"])[1] in pinned  # type: ignore[index]

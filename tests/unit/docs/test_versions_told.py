@@ -6,18 +6,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.minimums import MINIMUMS
+
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
 
 
 def test_changelog_has_each_release_and_a_how_to_links_it() -> None:
-    releases = yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"]
+    releases = document(ROOT / "changelogs/changelog.yaml")["releases"]
     titles = re.findall(r"^v(\d+\.\d+\.\d+)\n=+$", (ROOT / "CHANGELOG.rst").read_text(), re.MULTILINE)
     assert set(titles) == releases.keys()
-    assert yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"] in releases
+    assert document(ROOT / "galaxy.yml")["version"] in releases
     assert "(../../CHANGELOG.rst)" in (ROOT / "docs/how-to/roll-out.md").read_text()
 
 
@@ -48,5 +49,5 @@ def test_readme_names_supported_versions_and_links_the_page() -> None:
         assert all(each in section for each in measured), measured
     minimum = re.findall(r"Kubernetes (1\.\d+)", line)[0]
     assert f"{minimum} or newer" in section
-    ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"]
+    ansible = document(ROOT / "meta/runtime.yml")["requires_ansible"]
     assert re.findall(r"\d+\.\d+", ansible)[0] in section

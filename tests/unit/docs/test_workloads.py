@@ -15,6 +15,7 @@ from kube_accel.model import Mode
 from kube_accel.sharing import request
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, mode_of
 from kube_accel.sharing.request import RequestRefused, pod_request
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 SPAWNER = ROOT / "examples/kubeflow/spawner_ui_config.yml"
@@ -86,7 +87,7 @@ def test_example_asks_for_offered_resources_and_names_needs(path: Path) -> None:
 
 
 def test_spawner_offers_resources_that_can_be_asked_for_alone() -> None:
-    config = yaml.safe_load(yaml.safe_load(SPAWNER.read_text())["data"]["spawner_ui_config.yaml"])
+    config = yaml.safe_load(document(SPAWNER)["data"]["spawner_ui_config.yaml"])
     vendors = config["spawnerFormDefaults"]["gpus"]["value"]["vendors"]
     asked = [modes_asked({"resources": {"limits": {vendor["limitsKey"]: 1}}}) for vendor in vendors]
     assert {mode for modes in asked for mode in modes} == {Mode.PGPU, Mode.CGPU}

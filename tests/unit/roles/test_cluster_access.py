@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,6 +21,6 @@ def mappings(value: Any) -> Iterator[dict[str, Any]]:
 
 def test_whatever_is_given_a_kubeconfig_is_given_a_context() -> None:
     files = (*ROOT.glob("playbooks/**/*.yml"), *ROOT.glob("roles/*/tasks/*.yml"))
-    given = {path: list(mappings(yaml.safe_load(path.read_text()))) for path in files}
+    given = {path: list(mappings(document(path))) for path in files}
     assert sum("kubeconfig" in each for found in given.values() for each in found) > 50
     assert [path for path, found in given.items() if any("kubeconfig" in e and "context" not in e for e in found)] == []

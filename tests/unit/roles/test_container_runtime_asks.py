@@ -7,14 +7,15 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
-import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.plan import Plan, plan
+
+from yaml_files import document
 
 from .conftest import ROLES, Evaluate
 
 ROLE = ROLES / "container_runtime"
 TASKS = " ".join(path.read_text() for path in sorted((ROLE / "tasks").glob("*.yml")))
-VARIABLES = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+VARIABLES = document(ROLE / "vars/main.yml")
 
 
 class Recorded(dict[str, Any]):

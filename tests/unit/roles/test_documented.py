@@ -12,14 +12,15 @@ import pytest
 import yaml
 
 from tools import variables
+from yaml_files import document
 
 ROLES = Path(__file__).parents[3] / "roles"
 NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "dcgm_exporter", "kube_accel_image", "monitoring")
 
 
 def _load(role: str, file: str) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((ROLES / role / file).read_text())
-    return document
+    found: dict[str, Any] = document(ROLES / role / file)
+    return found
 
 
 @pytest.mark.parametrize("role", NAMES)

@@ -9,14 +9,15 @@ from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
 import pytest
-import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.driver import options, plan
 from ansible_collections.accel.kubernetes.plugins.module_utils.driver.observation import Answers, Observation
+
+from yaml_files import document
 
 from .conftest import ROLES, Evaluate
 
 TASKS = {path.name: path.read_text() for path in sorted((ROLES / "driver/tasks").glob("*.yml"))}
-ASKED = yaml.safe_load((ROLES / "driver/vars/main.yml").read_text())["__driver_asked"]
+ASKED = document(ROLES / "driver/vars/main.yml")["__driver_asked"]
 
 
 def names(kind: Any, prefix: str = "") -> set[str]:

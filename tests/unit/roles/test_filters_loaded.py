@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from yaml_files import document
 
 PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
 MANY_HOSTS = ("site", "rollout", "validate", "switch_mode", "upgrade_driver", "migrate")
@@ -15,9 +16,9 @@ MANY_HOSTS = ("site", "rollout", "validate", "switch_mode", "upgrade_driver", "m
 
 def first_task(playbook: Path) -> dict[str, Any]:
     """The task that runs first, in whatever file it is."""
-    task: dict[str, Any] = yaml.safe_load(playbook.read_text())[0]["tasks"][0]
+    task: dict[str, Any] = document(playbook)[0]["tasks"][0]
     imported = task.get("ansible.builtin.import_tasks")
-    return yaml.safe_load((PLAYBOOKS / imported).read_text())[0] if imported else task
+    return document(PLAYBOOKS / imported)[0] if imported else task
 
 
 @pytest.mark.parametrize("name", MANY_HOSTS)
@@ -25,4 +26,4 @@ def test_first_task_loads_the_filters_before_any_fork(name: str) -> None:
     """A throttle is evaluated before the fork."""
     task = first_task(PLAYBOOKS / f"{name}.yml")
     assert "| accel.kubernetes." in task["throttle"]
-    assert yaml.safe_load(PLAYBOOKS.joinpath(f"{name}.yml").read_text())[0]["gather_facts"] is False
+    assert document(PLAYBOOKS.joinpath(f"{name}.yml"))[0]["gather_facts"] is False

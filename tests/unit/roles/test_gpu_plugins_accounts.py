@@ -12,10 +12,10 @@ from typing import Any
 
 import jinja2
 import pytest
-import yaml
 
 from sim.cluster import NodeSpec
 from sim.cluster.host import create
+from yaml_files import document
 
 from .conftest import ROLES, Evaluate, simulated_play
 from .test_gpu_plugins_node import NODE, Cluster
@@ -30,7 +30,7 @@ PLANNED = {
 
 
 def test_plugins_of_all_modes_that_share_are_asked(evaluate: Evaluate) -> None:
-    tasks = yaml.safe_load((ROLES / "gpu_plugins/tasks/accounts.yml").read_text())
+    tasks = document(ROLES / "gpu_plugins/tasks/accounts.yml")
     (asked,) = [task["kubernetes.core.k8s_info"] for task in tasks if "kubernetes.core.k8s_info" in task]
     (selector,) = asked["label_selectors"]
     modes = evaluate("gpu_plugins", "__gpu_plugins_modes", {})

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible.template import trust_as_template
 
 import sim.nvml
@@ -21,6 +20,7 @@ from sim.cluster.kinds import Object
 from sim.cluster.store import Store
 from sim.nvml.profiles import PROFILES
 from waiting import wait
+from yaml_files import document
 
 from .conftest import ROLES, Evaluate, simulated_play
 
@@ -105,7 +105,7 @@ def test_state_of_another_mig_configuration_is_not_this_ones(cluster: Cluster, l
 def test_an_api_server_that_does_not_answer_is_asked_again(evaluate: Evaluate) -> None:
     """The host that was rebooted may be its own."""
     files = [ROLES / f"gpu_plugins/tasks/{name}.yml" for name in ("mig_label", "mig_label_reset")]
-    waits = [task for path in files for task in yaml.safe_load(path.read_text()) if "until" in task]
+    waits = [task for path in files for task in document(path) if "until" in task]
     assert len(waits) == 2
 
     def over(task: dict[str, Any], answer: dict[str, Any]) -> Any:

@@ -15,19 +15,20 @@ from kube_accel.nvml.switches import Switches
 from kube_accel.shared.gpu_xids import HARMLESS, OF_PROGRAMS, XIDS, alerting
 from prometheus import need
 from unit.roles.monitoring.served import REPOSITORY, RULES, asked, recorded, unknown
+from yaml_files import document
 
 TESTS = Path(__file__).parent / "monitoring/rules.yml"
 RUNBOOKS = REPOSITORY / "docs/runbooks"
 
 
 def rules(file: str, kind: str) -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load((RULES / file).read_text())["groups"]
+    groups = document(RULES / file)["groups"]
     return {rule[kind]: rule for group in groups for rule in group["rules"]}
 
 
 ALERTS = rules("alerts.yml", "alert")
 RECORDS = rules("recording.yml", "record")
-GROUPS = yaml.safe_load(TESTS.read_text())["tests"]
+GROUPS = document(TESTS)["tests"]
 
 
 def promtool(*words: str | Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from yaml_files import document
 
 ROOT = Path(__file__).parents[3]
 PRINTS = ("ansible.builtin.fail", "ansible.builtin.debug", "ansible.builtin.assert")
@@ -35,7 +36,7 @@ def printed(part: Any) -> Iterator[str]:
 
 @pytest.mark.attack
 def test_words_of_others_are_printed_through_the_filter() -> None:
-    found = [(path, each) for path in FILES for each in printed(yaml.safe_load(path.read_text()))]
+    found = [(path, each) for path in FILES for each in printed(document(path))]
     words = [(path.relative_to(ROOT), each) for path, each in found if WORDS.search(each) and not HOST.search(each)]
     assert len(words) > 10
     assert [each for each in words if "accel.kubernetes.printable" not in each[1]] == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from jinja2 import Environment, nodes
+
+from yaml_files import document
 
 from .conftest import ROLES
 
@@ -37,9 +39,10 @@ JINJA = Environment()
 JINJA.filters = JINJA.tests = AnyName()
 
 
+@cache
 def booleans() -> set[str]:
     """Every variable of a role that is one."""
-    specs = [yaml.safe_load(path.read_text())["argument_specs"] for path in ROLES.glob("*/meta/argument_specs.yml")]
+    specs = [document(path)["argument_specs"] for path in ROLES.glob("*/meta/argument_specs.yml")]
     options = [entry.get("options", {}) for spec in specs for entry in spec.values()]
     return {name for group in options for name, option in group.items() if option["type"] == "bool"}
 
@@ -61,7 +64,7 @@ def templates(path: Path) -> Iterator[str]:
     if path.suffix == ".j2":
         yield path.read_text()
         return
-    for key, text in texts(yaml.safe_load(path.read_text())):
+    for key, text in texts(document(path)):
         # A planner is given the variable as it is, under its own name, and reads it.
         if re.fullmatch(rf"{{{{ {re.escape(key)}( \| default\([^|{{}}]*\))? }}}}", text):
             continue

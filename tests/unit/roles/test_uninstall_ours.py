@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
+
+from yaml_files import document
 
 from .conftest import ROLES, Evaluate, rendered
 
@@ -31,7 +32,7 @@ def test_a_check_counts_nodes_by_their_own_names(
 
 def removal() -> dict[str, Any]:
     """The task that removes the cluster's objects."""
-    tasks = yaml.safe_load((ROLES / "gpu_plugins/tasks/uninstall.yml").read_text())
+    tasks = document(ROLES / "gpu_plugins/tasks/uninstall.yml")
     loop = "{{ __gpu_plugins_uninstall.objects }}"
     (found,) = (task for each in tasks for task in each.get("block", ()) if task.get("loop") == loop)
     return dict(found)

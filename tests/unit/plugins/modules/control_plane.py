@@ -17,6 +17,8 @@ from typing import Any
 import trustme
 import yaml
 
+from waiting import wait
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 EXTENDER = {
     "url_prefix": "https://127.0.0.1:9446/scheduler",
@@ -193,8 +195,8 @@ def heeded(file: Path) -> dict[str, Any]:
 def running(kubelet: Kubelet) -> Iterator[Kubelet]:
     thread = threading.Thread(target=kubelet.run)
     thread.start()
-    while not kubelet.starts:
-        assert thread.is_alive()
+    wait(lambda: kubelet.starts or not thread.is_alive())
+    assert kubelet.starts
     try:
         yield kubelet
     finally:

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from kube_accel.extender.daemon import Extender, ExtenderOptions
 from kube_accel.extender.service import Layout
 from kube_accel.kube.client import Credentials, KubeClient
 from kube_accel.metrics.families import ALL
 from kube_accel.model import PlacementPolicy
+from yaml_files import document
 
 REPOSITORY = Path(__file__).parents[4]
 RULES = REPOSITORY / "roles/monitoring/files/rules"
@@ -45,7 +44,7 @@ def foreign() -> Mapping[str, frozenset[str]]:
     for page in PAGES.iterdir():
         for name, labels in re.findall(r"^(\w+)\{(.*)\}", page.read_text(), re.MULTILINE):
             found[name] = found.get(name, frozenset()) | frozenset(re.findall(r"(\w+)=", labels))
-    defaults = yaml.safe_load((REPOSITORY / "roles/dcgm_exporter/defaults/main.yml").read_text())
+    defaults = document(REPOSITORY / "roles/dcgm_exporter/defaults/main.yml")
     fields = {name for name in found if name.startswith("DCGM_")}
     assert fields <= set(defaults["dcgm_exporter_fields"])
     return found
@@ -80,7 +79,7 @@ def extender_page() -> str:
 
 def rules() -> Mapping[str, str]:
     """The expressions of the recording rules, by name."""
-    groups = yaml.safe_load((RULES / "recording.yml").read_text())["groups"]
+    groups = document(RULES / "recording.yml")["groups"]
     return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 

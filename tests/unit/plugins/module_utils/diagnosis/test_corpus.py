@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +53,30 @@ class Message:
         return (finding.rule, finding.what[: len(self.error)]) == (self.finding, self.error)
 
 
-MESSAGES = [Message(**entry) for entry in yaml.safe_load(Path(__file__).with_name("corpus.yml").read_text())]
-FOUND = {message: diagnose(message.evidence()) for message in MESSAGES}
+@cache
+def messages() -> list[Message]:
+    return [Message(**entry) for entry in yaml.safe_load(Path(__file__).with_name("corpus.yml").read_text())]
+
+
+@cache
+def diagnosed() -> dict[Message, list[Finding]]:
+    return {message: diagnose(message.evidence()) for message in messages()}
 
 
 def test_messages_are_many_and_name_where_they_were_published() -> None:
-    assert len(FOUND) == len(MESSAGES) >= LEAST
-    assert all(message.source and message.program for message in MESSAGES)
+    assert len(diagnosed()) == len(messages()) >= LEAST
+    assert all(message.source and message.program for message in messages())
 
 
 def test_nearly_all_messages_get_the_finding_that_helps() -> None:
-    without = [message for message, found in FOUND.items() if not any(map(message.helped_by, found))]
-    assert len(without) <= (1 - SHARE) * len(MESSAGES), without
+    without = [message for message, found in diagnosed().items() if not any(map(message.helped_by, found))]
+    assert len(without) <= (1 - SHARE) * len(messages()), without
 
 
 def test_no_message_gets_a_wrong_finding_called_certain() -> None:
     wrong = [
         (message.text, finding.rule)
-        for message, found in FOUND.items()
+        for message, found in diagnosed().items()
         for finding in found
         if finding.confidence == "certain" and not message.helped_by(finding)
     ]
@@ -77,7 +84,7 @@ def test_no_message_gets_a_wrong_finding_called_certain() -> None:
 
 
 def test_message_of_a_successful_program_is_only_possible() -> None:
-    for message in MESSAGES:
+    for message in messages():
         if message.told == "log":
             state = {"state": {"terminated": {"reason": "Completed", "exitCode": 0}}}
             found = diagnose(made(**PGPU, log=message.text, state=state))
@@ -111,7 +118,7 @@ def test_every_cuda_error_is_known_in_every_form(form: str) -> None:
 
 def test_name_without_its_prefix_counts_beside_its_words() -> None:
     assert named("ERROR_OUT_OF_MEMORY: out of memory") == (ERRORS[2],)
-    assert named("ERROR_NOT_FOUND: no such page") == ()
+    assert named("ERROR_NOT_diagnosed(): no such page") == ()
 
 
 @pytest.mark.parametrize(
