@@ -46,6 +46,8 @@ def test_claims_of_another_boot_are_not_prepared(checkpoint: Checkpoint, tmp_pat
     save(checkpoint, "u", CLAIM)
     (tmp_path / "boot").write_text("second\n")
     assert claims(checkpoint) == {}
+    document = json.loads((tmp_path / "claims.json").read_text())
+    assert (document["bootId"], document["claims"]) == ("second", {})
 
 
 def test_unknown_keys_of_file_and_claims_are_kept(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ SLICE_FIELDS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "values"), cases(cast("list[FieldPath]", SLICE_FIELDS)))
+@pytest.mark.parametrize(("path", "values"), cases(SLICE_FIELDS))
 def test_odd_slice_is_written_over_or_told(path: FieldPath, values: dict[str, Any], tmp_path: Path) -> None:
     for value in values.values():
         odd = with_value(stored(), path, value)
@@ -124,7 +124,7 @@ def test_odd_slice_is_written_over_or_told(path: FieldPath, values: dict[str, An
         assert made.problem.isprintable()
 
 
-@pytest.mark.parametrize(("path", "values"), cases(cast("list[FieldPath]", SLICE_FIELDS)))
+@pytest.mark.parametrize(("path", "values"), cases(SLICE_FIELDS))
 def test_odd_answer_to_a_write_is_told(path: FieldPath, values: dict[str, Any], tmp_path: Path) -> None:
     class Odd(FakeApi):
         """It answers this to whatever is created."""

@@ -21,6 +21,7 @@ def test_device_has_what_selectors_for_nvidias_driver_ask_for() -> None:
         "type": {"string": "gpu"},
         "uuid": {"string": uuid(0)},
         "productName": {"string": "NVIDIA H100"},
+        "brand": {"string": "Nvidia"},
         "architecture": {"string": "Hopper"},
         "cudaComputeCapability": {"version": "9.0.0"},
         "driverVersion": {"version": "580.159.4"},
@@ -66,6 +67,19 @@ def test_architecture_is_spelled_as_nvidias_driver_does(capability: tuple[int, i
     gpu = replace(known.gpus[0], compute_capability=capability)
     (device,) = slices.devices(replace(known, gpus=(gpu,)), EVERY, {})
     assert device["attributes"]["architecture"] == {"string": name}
+
+
+@pytest.mark.parametrize(
+    ("model", "brand"),
+    [
+        *[("NVIDIA A100-SXM4-80GB", "Nvidia"), ("Tesla T4", "Tesla"), ("NVIDIA GeForce RTX 4090", "GeForce")],
+        *[("NVIDIA RTX A6000", "NvidiaRTX"), ("Quadro RTX 6000", "QuadroRTX"), ("Graphics Device", "Unknown")],
+    ],
+)
+def test_brand_is_told_by_the_name(model: str, brand: str) -> None:
+    known = inventory(1)
+    (device,) = slices.devices(replace(known, gpus=(replace(known.gpus[0], model=model),)), EVERY, {})
+    assert device["attributes"]["brand"] == device["attributes"]["gpu.nvidia.com/brand"] == {"string": brand}
 
 
 @pytest.mark.parametrize(("amount", "text"), [(80 << 30, "80Gi"), (81559 << 20, "81559Mi"), (1025, "1025"), (0, "0")])

@@ -20,6 +20,17 @@ def test_machine_facts_are_read_and_missing_ones_left_out(tmp_path: Path) -> Non
     assert machine.product(root) == "PowerEdge \ufffd"
 
 
+def test_pcie_root_is_the_one_above_all_bridges(tmp_path: Path) -> None:
+    devices = tmp_path / "bus/pci/devices"
+    devices.mkdir(parents=True)
+    place = tmp_path / "devices/pci0000:40/0000:40:01.0/0000:41:00.0"
+    place.mkdir(parents=True)
+    (devices / "0000:41:00.0").symlink_to(place)
+    (devices / "0000:42:00.0").mkdir()
+    addresses = ["0000:41:00.0", "0000:42:00.0", "0000:43:00.0"]
+    assert machine.pcie_roots(tmp_path, addresses) == {"0000:41:00.0": "pci0000:40"}
+
+
 def put(root: Path, name: str, text: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text(text)

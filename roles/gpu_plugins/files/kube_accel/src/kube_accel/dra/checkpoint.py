@@ -125,12 +125,15 @@ class Checkpoint:
             self._path.replace(aside)
             _log.error("the list of prepared claims is damaged", extra={"moved to": str(aside), "reason": str(error)})
             return Prepared(self._path, boot, {}, {})
-        claims = {uid: _claim(each) for uid, each in document["claims"].items()}
-        if document["bootId"] != boot:
-            _log.info("the machine was started anew, no claim is prepared", extra={"claims": len(claims)})
-            claims = {}
         known = ("version", "bootId", "claims")
-        return Prepared(self._path, boot, claims, {key: each for key, each in document.items() if key not in known})
+        rest = {key: each for key, each in document.items() if key not in known}
+        claims = {uid: _claim(each) for uid, each in document["claims"].items()}
+        if document["bootId"] == boot:
+            return Prepared(self._path, boot, claims, rest)
+        _log.info("the machine was started anew, no claim is prepared", extra={"claims": len(claims)})
+        prepared = Prepared(self._path, boot, {}, rest)
+        prepared.save()
+        return prepared
 
 
 def _claim(each: Mapping[str, Any]) -> PreparedClaim:

@@ -41,6 +41,8 @@ OTHERS: Final = (NVIDIA, "hami-core-gpu.project-hami.io")
 """DRA drivers that give away the same GPUs."""
 _LOOK: Final = 60.0
 """Seconds after which the node is looked at again though nothing changed."""
+_SOON: Final = 5.0
+"""The same while something else serves its GPUs."""
 _TURN: Final = 0.5
 """Seconds from one look to the next whether another instance has ended that publishes."""
 _BACK_OFF: Final = (0.2, 10.0)
@@ -153,7 +155,7 @@ class Publisher:
                 stop.wait(pause)
                 self._wake.set()
                 pause = min(pause * 2, _BACK_OFF[1])
-            self._wake.wait(_LOOK)
+            self._wake.wait(_SOON if self.obstacle else _LOOK)
 
     def holdings_changed(self) -> None:
         """Compare again if that depends on what is prepared. Returns at once."""

@@ -20,6 +20,16 @@ SLICE_DEVICES: Final = 64
 
 Device = Mapping[str, Any]
 
+_BRANDS: Final = {
+    "GEFORCE": "GeForce",
+    "GRID": "Grid",
+    "NVS": "NVS",
+    "QUADRO RTX": "QuadroRTX",
+    "QUADRO": "Quadro",
+    "RTX": "NvidiaRTX",
+    "TESLA": "Tesla",
+    "TITAN": "Titan",
+}
 _LONGEST: Final = 64
 """Characters of a text."""
 _UNITS: Final = (("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
@@ -72,6 +82,7 @@ def _facts(gpu: Gpu, versions: tuple[str | None, str | None], pcie_root: str | N
         "type": {"string": "gpu"},
         "uuid": {"string": gpu.uuid},
         "productName": {"string": gpu.model[:_LONGEST]},
+        "brand": {"string": _brand(gpu.model)},
         "architecture": {"string": _architecture(major, minor)},
         "cudaComputeCapability": {"version": f"{major}.{minor}.0"},
         **{
@@ -92,6 +103,16 @@ def _facts(gpu: Gpu, versions: tuple[str | None, str | None], pcie_root: str | N
         | {f"{STANDARD}/{key}": value for key, value in standard.items()},
         "capacity": {"memory": memory, f"{NVIDIA}/memory": memory},
     }
+
+
+def _brand(model: str) -> str:
+    """Return the product line, with which NVIDIA's names begin, as NVIDIA's driver spells it.
+
+    Never nothing: a selector that reads what is not there ends a pod's scheduling.
+    """
+    name = model.removeprefix("NVIDIA ")
+    found = (brand for start, brand in _BRANDS.items() if name.upper().startswith(start))
+    return next(found, "Nvidia" if name != model else "Unknown")
 
 
 def _architecture(major: int, minor: int) -> str:
