@@ -7,6 +7,9 @@ import json
 import re
 import shutil
 import sys
+import urllib.error
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,8 +58,8 @@ class DraNode:
         self.rig, self.node, self._account = rig, node, account
 
     @contextmanager
-    def driver(self, port: int = 9445, instance: str = "") -> Iterator[Program]:
-        """The daemon beside kubelet, ready: registered, its slices stored."""
+    def driver(self, port: int = 9445, instance: str = "", wait: bool = True, state: Path = STATE) -> Iterator[Program]:
+        """The daemon beside kubelet, with ``wait`` ready: registered, its slices stored."""
         command = [
             *UNPRIVILEGED,
             str(Path(sys.executable).with_name("kube-accel")),
@@ -66,18 +69,29 @@ class DraNode:
             f"--listen=127.0.0.1:{port}",
             f"--kubelet-plugins-dir={KUBELET_ROOT}/plugins",
             f"--kubelet-registry-dir={KUBELET_ROOT}/plugins_registry",
-            f"--state-dir={STATE}",
+            f"--state-dir={state}",
             f"--service-account-dir={self._account}",
             f"--cdi-dir={CDI}",
         ]
         environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}
         environment["KUBERNETES_SERVICE_PORT"] = "443"
         with Program(self.rig.plane.root, f"kube-accel-dra-{port}", command, environment) as program:
-            self.wait_ready(port)
+            if wait:
+                self.wait_ready(port)
             yield program
 
     def wait_ready(self, port: int = 9445) -> None:
         until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the driver to be ready")
+
+    def obstacle(self, port: int = 9445) -> str:
+        """Why the driver is not ready; empty while it is, or does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+                return ""
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except OSError:
+            return ""
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """What our slices offer, by name."""
@@ -100,6 +114,12 @@ class DraNode:
         """The GPUs' device nodes that a pod has."""
         listed = self.rig.kubectl("exec", name, "--", "ls", "/dev").split()
         return sorted(each for each in listed if re.fullmatch(r"nvidia\d+", each))
+
+    def health(self, name: str) -> dict[str, int]:
+        """How many GPUs of a pod are of which health, as its status tells."""
+        (status,) = self.rig.api.get(f"{PODS}/{name}")["status"]["containerStatuses"]
+        listed = [each for told in status.get("allocatedResourcesStatus", ()) for each in told["resources"]]
+        return dict(Counter(each["health"] for each in listed))
 
     def prepared(self) -> dict[str, list[str]]:
         """The devices of each prepared claim, by its name."""
@@ -258,9 +278,15 @@ def test_two_instances_roll_over(rig: Rig, node: DraNode) -> None:
 
 def test_sick_gpu_is_tainted_and_well_again(rig: Rig, node: DraNode) -> None:
     with node.driver():
+        node.claim("held", 4)
+        node.submit("held", "held")
+        rig.wait_running("held")
         with node.node.edit() as topology:
             topology.set_health(3, "lost")
         until(lambda: "taints" in node.devices()["gpu-03"], "the lost GPU to be tainted")
+        until(lambda: node.health("held") == {"Healthy": 3, "Unhealthy": 1}, "the pod's status to tell of it")
+        rig.kubectl("delete", "pod", "held", "--now", "--wait=true")
+        rig.kubectl("delete", "resourceclaim", "held", "--wait=true")
         assert [name for name, device in node.devices().items() if "taints" in device] == ["gpu-03"]
         node.claim("all", 8)
         node.submit("all", "all")
@@ -273,3 +299,32 @@ def test_sick_gpu_is_tainted_and_well_again(rig: Rig, node: DraNode) -> None:
             topology.set_health(3, "ok")
         until(lambda: "taints" not in node.devices()["gpu-03"], "the taint to go")
         rig.wait_running("all")
+
+
+def test_pod_is_back_with_its_gpus_after_a_reboot(rig: Rig, node: DraNode) -> None:
+    with node.driver() as before:
+        node.claim("held", 3)
+        node.submit("held", "held")
+        rig.wait_running("held")
+        before.kill()
+    with node.driver(wait=False):
+        rig.reboot()
+        node.wait_ready()
+        until(lambda: rig.api.get(f"{PODS}/held")["status"]["containerStatuses"][0]["restartCount"], "a new container")
+        rig.wait_running("held")
+        until(lambda: node.seen("held") == ["nvidia0", "nvidia1", "nvidia2"], "the GPUs in it")
+
+
+def test_driver_waits_while_a_plugin_serves_the_node(rig: Rig, node: DraNode, tmp_path: Path) -> None:
+    with node.node.plugin(port=9447):
+        node.node.wait_allocatable(8)
+        with node.driver(wait=False):
+            until(
+                lambda: "a plugin of mode pgpu runs on this node" in node.obstacle(), "the driver to wait for its turn"
+            )
+        with node.driver(wait=False, state=tmp_path):
+            until(lambda: "a device plugin offers nvidia.com/gpu" in node.obstacle(), "the driver to see the plugin")
+            # What a driver before left is offered to nobody.
+            assert all("taints" in device for device in node.devices().values())
+    with node.driver():
+        assert len(node.devices()) == 8
