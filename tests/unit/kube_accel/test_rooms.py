@@ -22,6 +22,7 @@ FLOORS = (
     {"nvml", "web"},
     {"kube", "exclusions", "graphics", "listening", "logs", "stopping", "placement", "sharing", "files"},
     {"rpc"},
+    {"http2"},
     {"inspect", "model"},
     {"shared"},
 )
