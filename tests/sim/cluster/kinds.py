@@ -65,6 +65,8 @@ KINDS: Mapping[str, Kind] = {
         Kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",)),
         Kind("", "resourcequotas", "ResourceQuota", True, ("quota",), ("status",)),
         Kind("resource.k8s.io", "deviceclasses", "DeviceClass", False),
+        Kind("resource.k8s.io", "resourceslices", "ResourceSlice", False),
+        Kind("resource.k8s.io", "resourceclaims", "ResourceClaim", True, (), ("status",)),
         # Kept as objects: no connection is refused.
         Kind("networking.k8s.io", "networkpolicies", "NetworkPolicy", True, ("netpol",)),
         Kind("discovery.k8s.io", "endpointslices", "EndpointSlice"),

@@ -122,7 +122,7 @@ def reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, ApiError):
         return f"the claim is not read: {error}; kubelet tries again"
-    return f"the claim's files are not written: {error}; free or repair the node's disk"
+    return f"the claim's files are not written: {error}"
 
 
 ERRORS: Final = (ClaimError, CheckpointError, ApiError, OSError)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shipped command as a process, between a driver and an API server that are simulated; kubelet is the test."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from kube_accel.dra.sockets import paths
+from kube_accel.kube.proto import dra_pb2 as pb
+from kube_accel.rpc.channel import Channel
+from unit.kube_accel.api_host import NODE, ApiHost
+from waiting import wait
+
+DRIVER = "gpu.kube-accel.io"
+
+
+class DraHost(ApiHost):
+    """A node whose kubelet has the directories of plugins."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        super().__init__(root, stack)
+        self.plugins, self.registry = root / "plugins", root / "registry"
+        for directory in (self.plugins, self.registry):
+            directory.mkdir()
+        library = root / f"usr/lib/libcuda.so.{self.topology.system.driver}"
+        library.touch()
+        library.with_name("libcuda.so.1").symlink_to(library.name)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+
+    def dra(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "kube_accel.cli.main", "dra", f"--listen=127.0.0.1:{self.port}"]
+        command += [f"--kubelet-plugins-dir={self.plugins}", f"--kubelet-registry-dir={self.registry}"]
+        command += [f"--sysfs-root={self.root}/sys", f"--dev-root={self.root}/dev", f"--state-dir={self.root}/state"]
+        command += [f"--service-account-dir={self.root}/account", f"--cdi-dir={self.root}/cdi"]
+        command += [f"--container-driver-root={self.root}", *arguments]
+        made = subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
+        self.stack.callback(made.communicate)
+        self.stack.callback(made.kill)
+        return made
+
+    def call(self, instance: str, method: str, request: Any, reply: Any) -> Any:
+        """As kubelet calls the driver, or its registration."""
+        where = paths(self.plugins, self.registry, instance)
+        path = where.registration if method.startswith("/plugin") else where.service
+        wait(path.exists, f"{path.name} to be there")
+        with Channel(path) as channel:
+            return channel.call(method, request, reply, 30)
+
+    def register(self, instance: str = "") -> None:
+        """As kubelet does when it finds the socket."""
+        service = "/pluginregistration.Registration"
+        assert self.call(instance, f"{service}/GetInfo", pb.InfoRequest(), pb.PluginInfo).name == DRIVER
+        told = pb.RegistrationStatus(plugin_registered=True)
+        self.call(instance, f"{service}/NotifyRegistrationStatus", told, pb.RegistrationStatusResponse)
+
+    def page(self, path: str) -> tuple[int, str]:
+        try:
+            response = urllib3.request("GET", f"http://127.0.0.1:{self.port}{path}", timeout=10, retries=False)
+        except urllib3.exceptions.HTTPError:
+            return 0, ""
+        return response.status, response.data.decode()
+
+    def slices(self) -> list[dict[str, Any]]:
+        return self.store.all("resourceslices")
+
+    def claim(self, *devices: str) -> str:
+        """Create a claim that has these devices; its UID."""
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "claim"}}
+        results = [
+            {"request": "gpus", "driver": DRIVER, "pool": f"{NODE}/kube-accel", "device": device} for device in devices
+        ]
+        status = {"allocation": {"devices": {"results": results}}}
+        made = self.store.create("resourceclaims", self.namespace, {**body, "spec": {}})
+        self.store.edit("resourceclaims", self.namespace, "claim", lambda claim: claim.update(status=status))
+        return str(made["metadata"]["uid"])
+
+
+@pytest.fixture
+def host() -> Iterator[DraHost]:
+    # A socket's path is short.
+    with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
+        made = DraHost(Path(root), stack)
+        made.start_api()
+        yield made
+
+
+def test_driver_serves_claims_until_it_is_stopped(host: DraHost) -> None:
+    process = host.dra("--instance=12345678-90ab")
+    wait(lambda: [len(each["spec"]["devices"]) for each in host.slices()] == [8], "the slice")
+    wait(lambda: "not registered" in host.page("/readyz")[1], "the driver not to be ready")
+    host.register("12345678-90ab")
+    wait(lambda: host.page("/readyz")[0] == 200, "the driver to be ready")
+
+    uid = host.claim("gpu-01", "gpu-05")
+    claims = [pb.Claim(namespace=host.namespace, uid=uid, name="claim")]
+    service, request = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", pb.NodePrepareResourcesRequest(claims=claims)
+    answer = host.call("12345678-90ab", f"{service}/NodePrepareResources", request, pb.NodePrepareResourcesResponse)
+    assert [device.device_name for device in answer.claims[uid].devices] == ["gpu-01", "gpu-05"], answer
+    assert [path.name for path in (host.root / "cdi").iterdir()] == [f"kube-accel.io-claim-{uid}.json"]
+    status, metrics = host.page("/metrics")
+    assert status == 200
+    assert f'accel_device_plugin_registered{{node="{NODE}",resource="{DRIVER}"}} 1' in metrics
+    assert f'accel_device_plugin_calls_total{{node="{NODE}",resource="{DRIVER}",call="prepare"}} 1' in metrics
+
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert not list(host.registry.iterdir())
+    assert len(host.slices()) == 1, "a successor has them"
+
+
+def test_wiped_slices_are_back_and_sick_gpus_tainted(host: DraHost) -> None:
+    host.dra()
+    wait(host.slices, "the slice")
+    before = host.slices()[0]["metadata"]["uid"]
+    host.store.delete("resourceslices", "", host.slices()[0]["metadata"]["name"])
+    wait(lambda: [each for each in host.slices() if each["metadata"]["uid"] != before], "the slice to be back")
+    host.edit(lambda topology: topology.set_health(2, "lost"))
+
+    def sick() -> list[str]:
+        return [device["name"] for each in host.slices() for device in each["spec"]["devices"] if "taints" in device]
+
+    wait(lambda: sick() == ["gpu-02"], "the lost GPU to be tainted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lost", "reason"),
+    [
+        (["--kubelet-registry-dir=/nowhere"], "", "--kubelet-registry-dir /nowhere is no directory"),
+        ([], "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_HOST and _PORT are not set"),
+    ],
+)
+def test_driver_that_cannot_start_says_why(host: DraHost, arguments: list[str], lost: str, reason: str) -> None:
+    host.environment = {name: value for name, value in host.environment.items() if name != lost}
+    process = host.dra(*arguments)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert reason in said
