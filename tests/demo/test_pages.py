@@ -25,7 +25,6 @@ LONG = r"ansible-playbook .*accel\.kubernetes\.(site|validate|report|uninstall|b
 QUICK = (
     "change-limits",
     "use-mig",
-    "use-time-slicing",
     "install-driver",
     "run-from-awx",
     "reset-gpu",
