@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo playground pictures docs docsite test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
 
 help: ## List the targets.
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: .build/ready ## Create the Python environment, and unpack the tools that tests use.
 

@@ -112,7 +112,7 @@ def tell(root: Path, story: Story, *, long: bool) -> None:
         # As often as it is scraped: what takes hours elsewhere is over in a minute here.
         modes = {node: MODES[node] for node in nodes}
         inventory = write_inventory(root, modes, scheduler_quota=QUOTA, gpu_plugins_metrics_interval=SCRAPE_SECONDS)
-        story.say("inventory: " + ", ".join(f"{node} is {mode}" for node, mode in modes.items()))
+        story.say("inventory: " + ", ".join(f"{node} has mode {mode}" for node, mode in modes.items()))
         story.show(offers(root, cluster, nodes))
 
         story.chapter("ansible-playbook accel.kubernetes.site")
@@ -174,7 +174,7 @@ def whole_gpus(cluster: Cluster, story: Story) -> None:
     for wish in WHOLE:
         seen = until(lambda wish=wish: cluster.log(wish), f"the log of {wish.name}")
         gpus = sum(line.startswith("GPU ") for line in seen.splitlines())
-        story.say(f"{wish.name} asks for {wish.asks} and sees {gpus} GPU(s)")
+        story.say(f"{wish.name} asks for {wish.asks} and sees {gpus} GPU{'s' if gpus > 1 else ''}")
     tell_refusal(cluster, TOO_MANY, "Insufficient nvidia.com/gpu", story)
 
 
@@ -195,7 +195,7 @@ def enforced(cluster: Cluster, root: Path, story: Story) -> None:
     state = root / "gpu-b/var/lib/kube-accel"
     for row in until(lambda: refusals(state), "the ledger of gpu-b to count it"):
         name = f"{row.allocation.holder.namespace}/{row.allocation.holder.pod}"
-        story.say(f"the ledger of gpu-b: {name} was refused {row.count} allocation(s), reason: {row.reason}")
+        story.say(f"the ledger of gpu-b: refused allocations of {name}: {row.count}, reason: {row.reason}")
     (message,) = until(lambda: cluster.events(GREEDY, "GpuMemoryRefused"), "the event of greedy")
     story.say(f"kubectl describe pod greedy: {message}")
     cluster.remove([GREEDY, NEIGHBOR])
@@ -209,11 +209,11 @@ def shares(cluster: Cluster, story: Story) -> None:
     cluster.create_namespace("team-a")
     cluster.run(SPREAD)
     cluster.submit(SIX_GPUS)
-    story.say(f"spread, each to the emptiest GPU: the 5 pods use {touched(cluster, SPREAD, 5)}, and 3 GPUs stay whole")
+    story.say(f"spread, each to the emptiest GPU: the 5 pods use {touched(cluster, SPREAD, 5)}; 3 GPUs stay whole")
     tell_refusal(cluster, SIX_GPUS, "gpu-b: ", story)
     cluster.remove([SIX_GPUS, *SPREAD])
     cluster.run(SHARES)
-    story.say(f"binpack, the default: the 5 pods use {touched(cluster, SHARES, 2)}, and 6 GPUs stay whole")
+    story.say(f"binpack, the default: the 5 pods use {touched(cluster, SHARES, 2)}; 6 GPUs stay whole")
     cluster.submit(EXCESS)
     tell_refusal(cluster, EXCESS, "quota of namespace team-a", story)
     cluster.run([SIX_GPUS])
@@ -248,7 +248,7 @@ def touched(cluster: Cluster, wishes: Iterable[Wish], expected: int) -> str:
     found = [gpu.index for gpu in cluster.gpus() if any(part.pod in names for part in gpu.slices or ())]
     if len(found) != expected:
         raise DemoError(f"{', '.join(sorted(names))} use {len(found)} GPUs instead of {expected}")
-    return f"GPU {', '.join(map(str, found))}"
+    return f"GPUs {', '.join(map(str, found))}"
 
 
 def broken_gpu(cluster: Cluster, root: Path, story: Story) -> None:

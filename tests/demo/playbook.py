@@ -53,8 +53,10 @@ def narrate(lines: Iterable[str], copy: TextIO, story: Story) -> dict[str, dict[
     for line in lines:
         copy.write(line)
         if match := re.match(r"(PLAY|TASK|RUNNING HANDLER) \[(.*)\] \*", line):
-            title, told = match[2], match[1] == "PLAY"
-            if told:
+            title = match[2].removeprefix("accel.kubernetes.").replace(" : ", ": ", 1)
+            # Ansible begins each role with a task of its own, which says nothing about the cluster.
+            told = match[1] == "PLAY" or "Validating arguments against" in title
+            if match[1] == "PLAY":
                 story.say(title)
         elif match := re.match(r"(ok|changed|fatal|FAILED - RETRYING): \[([^\]]+)\]", line):
             if not told:
