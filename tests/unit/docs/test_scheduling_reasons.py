@@ -20,7 +20,7 @@ SOURCES: dict[str, set[str]] = {
     "extender/decide.py": set(),
     "extender/service.py": {"admit"},
     "extender/keeper.py": set(),
-    "extender/cache.py": set(),
+    "extender/node.py": set(),
     "extender/binder.py": {"_warn"},
     "extender/leader_lease.py": {"_whole", "release"},
     "extender/unheeded.py": set(),

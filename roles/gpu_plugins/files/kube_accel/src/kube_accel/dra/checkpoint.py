@@ -130,7 +130,7 @@ class Checkpoint:
         claims = {uid: _claim(each) for uid, each in document["claims"].items()}
         if document["bootId"] == boot:
             return Prepared(self._path, boot, claims, rest)
-        _log.info("the machine was started anew, no claim is prepared", extra={"claims": len(claims)})
+        _log.info("the machine was rebooted, no claim is prepared", extra={"claims": len(claims)})
         prepared = Prepared(self._path, boot, {}, rest)
         prepared.save()
         return prepared

@@ -60,7 +60,7 @@ class Sockets:
         where.service.parent.mkdir(0o750, parents=True, exist_ok=True)
         with self._binding():
             for leftover in _dead(where):
-                _log.info("a socket that nobody serves is removed", extra={"socket": str(leftover)})
+                _log.info("a socket without a server is removed", extra={"socket": str(leftover)})
                 leftover.unlink(missing_ok=True)
             self._servers.append(Server(where.service, dra.driver_methods(self._service)))
             self._servers.append(Server(where.registration, dra.registration_methods(self.registration)))
