@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -84,11 +85,18 @@ class Binder:
         self._clock = clock
         self._sent: dict[str, str] = {}
         """By UID, pods whose bind is about to be sent, on its way, or may still be; the resourceVersion it names."""
+        self._bound_by = threading.local()
+        """``waits`` of the bind that this thread works on."""
         self._under_way: dict[str, object] = {}
         """By UID of the pod, who works on its bind."""
 
-    def bind(self, asked: BindArguments) -> Bound:
-        """Bind a pod to a node, or return the reason and release its reservation."""
+    def bind(self, asked: BindArguments, waits: Callable[[], None] = lambda: None) -> Bound:
+        """Bind a pod to a node, or return the reason and release its reservation.
+
+        ``waits`` is called before anything is waited for. As a rule GPUs are reserved by then, so that who is asked
+        next knows of them.
+        """
+        self._bound_by.waits = waits
         pod = self._cluster.pods.get(asked.uid)
         if pod is None:
             return self._bind_unknown(asked)
@@ -103,12 +111,18 @@ class Binder:
         finally:
             del self._under_way[pod.uid]
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._bound_by.waits()
+        with self._aside():
+            yield
+
     def _bind_unknown(self, asked: BindArguments) -> Bound:
         """Bind a pod that, by the API server, asks for no GPU: no second bind of it can take any."""
         who, reason = f"pod {asked.namespace}/{asked.name}", ""
         for _ in range(_TRIES):
             try:
-                with self._aside():
+                with self._waiting():
                     item = self._lease.look(asked)
                     if item is None:
                         return Bound(Outcome.FAILED, f"{who} is gone")
@@ -133,6 +147,7 @@ class Binder:
     def _bind(self, pod: Pod, request: PodRequest, asked: BindArguments) -> Bound:
         try:
             if pod.uid in self._sent:
+                self._bound_by.waits()
                 self._recall(pod)
         except ApiError as error:
             return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} may be bound already: {error}")
@@ -147,11 +162,16 @@ class Binder:
     def _try(self, pod: Pod, request: PodRequest, asked: BindArguments) -> Bound | None:
         """Return how it ended; None when the pod has changed since we knew it."""
         try:
-            with self._aside():
-                version = self._lease.wait(pod)
+            version = self._lease.proven(pod)
+            if not version:
+                # Who is asked meanwhile is to know of it. Chosen anew then, when all binds of others are known.
+                self.reserve(pod, request, asked.node, self._clock() + RESERVED_SECONDS)
+                with self._waiting():
+                    version = self._lease.wait(pod)
             if problem := self._lease.unfenced_pod(pod):
                 raise NotOursError(problem)
         except NotOursError as error:
+            self._cluster.release(pod.uid)
             return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}")
         self._sent[pod.uid] = version  # first: what is kept ends otherwise if we are stopped before it is sent
         chosen = self.reserve(pod, request, asked.node, self._clock() + RESERVED_SECONDS)
@@ -231,7 +251,7 @@ class Binder:
 
     def _send(self, pod: Pod, asked: BindArguments, kept: Reservation, version: str) -> Bound | None:
         try:
-            with self._aside():
+            with self._waiting():
                 self._post(pod, asked.node, version, kept.annotations)
         except ApiError as error:
             return self._settle(pod, asked, version, error)

@@ -159,6 +159,11 @@ class LeaderLease:
             "the admission webhook admit changes of metadata.labels"
         )
 
+    def proven(self, pod: Pod) -> str:
+        """Return what ``wait`` would without waiting; empty when it has to wait."""
+        version = pod.version
+        return version[0] if self._proves(version) else ""
+
     def wait(self, pod: Pod) -> str:
         """Wait until a pod may be bound, with every other bind known, and return the resourceVersion to name.
 

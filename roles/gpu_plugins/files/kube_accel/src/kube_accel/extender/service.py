@@ -255,8 +255,7 @@ class Service:
 
     def _bind(self, request: Request) -> Answer:
         asked = wire.read_binding(request.body)
-        request.waits()
-        bound = self._binder.bind(asked)
+        bound = self._binder.bind(asked, request.waits)
         self._metrics.bind(bound.outcome.value)
         error = "" if bound.outcome is Outcome.BOUND else bound.reason
         return wire.write_bound(error), self._decisions.bound(asked.uid, bound.kept)
