@@ -23,6 +23,7 @@ options:
       - V(admission) is the admission policies that should exist.
       - V(cluster) is who else serves GPUs, and whether an extender is missing.
       - V(delivery) is how containers are given devices.
+      - V(dra) is what a cluster is to have for nodes whose GPUs are given by dynamic resource allocation.
       - V(evacuation) is what the node is emptied for, and what keeps it from being emptied.
       - V(findings) is what is wrong with node and cluster, and what is well.
       - V(image_reach) is which nodes lack an image that this run assembled.
@@ -46,6 +47,7 @@ options:
       - admission
       - cluster
       - delivery
+      - dra
       - evacuation
       - findings
       - image_reach
@@ -93,6 +95,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
     accounts,
     cluster,
     delivery,
+    dra,
     evacuation,
     findings,
     image_reach,
@@ -119,6 +122,7 @@ SUBJECTS: Dict[str, Callable[..., Any]] = {
     "admission": lambda **seen: policies.admission(policies.AdmissionSeen(**seen)),
     "cluster": lambda **seen: cluster.cluster(cluster.Seen(**seen)),
     "delivery": lambda **seen: delivery.delivery(delivery.Seen(**seen)),
+    "dra": lambda **seen: dra.dra(dra.Seen(**seen)),
     "evacuation": lambda **seen: evacuation.evacuation(evacuation.Seen(**seen)),
     "findings": lambda **seen: findings.findings(findings.Seen(**seen)),
     "image_reach": lambda **seen: image_reach.nodes_without_image(image_reach.Seen(**seen)),

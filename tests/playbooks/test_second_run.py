@@ -22,7 +22,7 @@ LIMITS = {"gpu-a": {"nvidia.com/gpu": "2"}, "gpu-b": {"nvidia.com/mps-core": "30
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 MOST_TASKS = {"gpu-a": 25, "gpu-b": 33}
 """A node in mode mps also has its control daemons looked after."""
-MOST_WITH_SKIPPED = {"gpu-a": 78, "gpu-b": 85}
+MOST_WITH_SKIPPED = {"gpu-a": 79, "gpu-b": 85}
 """A skipped one costs the controller a process too. The first node also has those that run once for the cluster."""
 
 

@@ -16,6 +16,7 @@ from .monitors import exporter_found
 
 MIGRATION = label_names.MIGRATION
 """Annotation of a node whose other plugin was taken off, with what is needed to put it back."""
+_MANAGED = "app.kubernetes.io/managed-by"
 _WHOLE = "scheduler_manage_whole_gpus"
 _FOREIGN_NAME = re.compile(
     r"(?:nvidia-device-plugin(?:-daemonset)?|nvidia-gpu-device-plugin|hami-device-plugin|gpu-operator.*"
@@ -118,10 +119,10 @@ def cluster(seen: Seen) -> Cluster:
         list(dict.fromkeys(_foreign(theirs, [mode["daemonset"] for mode in seen.modes.values()]))),
         [metadata_of(item)["name"] for item in resources(seen.device_classes) if _serves_ours(item)],
         str(runtime_class.get("handler", "")),
-        not runtime_class or labels_of(runtime_class).get("app.kubernetes.io/managed-by") == "accel.kubernetes",
+        not runtime_class or labels_of(runtime_class).get(_MANAGED) == "accel.kubernetes",
         migrating or MIGRATION in mapping(seen.node.get("annotations")),
         exporter_found(seen.daemonsets),
-        target != WHOLE_MODE and seen.gpus > 1 and not extenders and not coming,
+        target in BY_MODE and seen.gpus > 1 and not extenders and not coming,
         f"Mode {target} on node '{seen.name}' shares {seen.gpus} GPUs, and no extender chooses among them: pods "
         "that fit the node and none of its GPUs would fail admission again and again.",
         not extenders and not (coming and _extends(seen.scheduler)),
@@ -169,4 +170,5 @@ def _is_extender(workload: Mapping[str, Any]) -> bool:
 
 
 def _serves_ours(device_class: Mapping[str, Any]) -> bool:
-    return bool(RESOURCE.match(str(mapping(device_class.get("spec")).get("extendedResourceName") or "")))
+    named = str(mapping(device_class.get("spec")).get("extendedResourceName") or "")
+    return bool(RESOURCE.match(named)) and labels_of(device_class).get(_MANAGED) != "accel.kubernetes"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, List, Mapping, Sequence
 
 from ..shared.holders import Pod, holders
+from ..shared.modes import DRA_MODE
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal, messages
 from ..shared.registers import mappings, metadata_of, resources
@@ -59,7 +60,8 @@ def evacuation(seen: Seen) -> Evacuation:
         purpose = f"gets the MIG configuration {mig_config}"
     else:
         purpose = reason or seen.emptying
-    found = holders(pod for pod in resources(seen.pods) if not _leaves(seen, pod))
+    by_claims = seen.node["serves"] == DRA_MODE
+    found = holders((pod for pod in resources(seen.pods) if not _leaves(seen, pod)), by_claims)
     refusals = list(_refusals(seen, purpose, found, drain, force)) if purpose else []
     known = seen.node["serves"] in seen.modes
     return Evacuation(

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence
 from ..shared.finding import Finding
 from ..shared.label_names import BENCHMARK
 from ..shared.minimums import Versions, too_old, versions_of
+from ..shared.modes import DRA_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, mappings
 from . import placing
@@ -99,7 +100,7 @@ def findings(seen: Seen) -> Findings:
 
 def _placed(seen: Seen) -> List[Finding]:
     """Return what kubelet and the runtime do with what the plugin tells them; nothing where nobody looked."""
-    if not seen.placing:
+    if not seen.placing or seen.node["target"] == DRA_MODE:
         return []
     looked = placing.PlacingSeen(**seen.placing, runtime=seen.toolkit)
     found = [placing.topology(looked, mappings(seen.nvml.get("gpus")))]
@@ -192,7 +193,7 @@ def _shares(seen: Seen, unlimited: Sequence[str]) -> Iterator[Finding]:
     if seen.accounts_plan["waits"] or seen.accounts_plan["due"]:
         remedy = "" if seen.accounts_plan["waits"] else "Run site.yml with --tags gpu_plugins."
         yield Finding("unstable", "accounts", str(seen.accounts.get("says", "")), remedy)
-    if seen.node["target"] != "pgpu" and unlimited:
+    if seen.node["shares"] and unlimited:
         found = f"Shares have {', '.join(unlimited)} of the driver. Nothing limits their memory and GPU time."
         remedy = "Remove them from gpu_plugins_share_capabilities, and give programs that need them whole GPUs."
         yield Finding("unstable", "capabilities", found, remedy)
@@ -246,7 +247,7 @@ def _node_words(seen: Seen) -> Dict[str, str]:
 
 
 def _capabilities(seen: Seen) -> str:
-    if seen.node["target"] == "pgpu":
+    if not seen.node["shares"]:
         return "Whole GPUs have all of the driver."
     if seen.node["labels"].get(ENFORCEMENT_LABEL, INTERPOSED[0]) in INTERPOSED:
         return (

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ..cluster.annotations import node_told
 from ..shared import label_names
-from ..shared.modes import CGPU_LABEL, HELD_LABEL, MODE_LABEL, WHOLE_MODE
+from ..shared.modes import BY_MODE, CGPU_LABEL, HELD_LABEL, MODE_LABEL, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import annotations_of, labels_of, mapping, mappings, resources
 from .offer import CONFIG_LABEL
@@ -53,6 +53,8 @@ class NodeState:
     """
     target: str
     """The mode that the node is to serve. A label ``cgpu`` that somebody else set stays."""
+    shares: bool
+    """Whether that mode divides GPUs."""
     switching: bool
     """Whether it serves another mode than it is to."""
     cgpu_foreign: bool
@@ -105,6 +107,7 @@ def node_state(seen: Seen) -> NodeState:
         mode_label=mode_label,
         serves=serves,
         target=target,
+        shares=target in BY_MODE,
         switching=serves not in ("", target),
         cgpu_foreign=cgpu_foreign,
         cgpu_cleared=mode_label == mode == _CGPU and not cgpu,

@@ -9,11 +9,12 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..cluster.annotations import node_told
 from ..shared import goyaml, label_names
-from ..shared.modes import BY_MODE, MODES, RESOURCE, WHOLE_MODE, WHOLE_RESOURCE
+from ..shared.modes import DRA_DRIVER, DRA_MODE, MODES, RESOURCE, WHOLE_MODE, WHOLE_RESOURCE
 from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
 from ..shared.quantity import whole_units
-from ..shared.registers import entries, labels_of, mapping
+from ..shared.registers import entries, labels_of, mapping, metadata_of
 from ..shared.sharing_config import Reader, mig_strategy, sharing
+from .dra import devices_offered
 
 CONFIG_LABEL = label_names.CONFIG
 """The node label that names a configuration."""
@@ -46,6 +47,8 @@ class Seen:
     configs: Mapping[str, Any] = field(default_factory=dict)
     config: str = ""
     default_config: str = ""
+    slices: Mapping[str, Any] = field(default_factory=dict)
+    """The result for ResourceSlices, of this node or of all."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,15 @@ class Offer:
 def seen_offer(seen: Seen) -> Offer:
     """Return what a node is to offer in the mode that it is to serve, and what it offers."""
     settings = Settings(seen.node["target"], seen.mig_strategy, seen.configs, seen.config, seen.default_config)
-    return offer(seen.node["object"], seen.nvml, seen.node["serves"], settings)
+    node = seen.node["object"]
+    by_dra = devices_offered(seen.slices, str(metadata_of(node).get("name") or "")) if settings.mode == DRA_MODE else 0
+    return offer(node, seen.nvml, seen.node["serves"], settings, by_dra)
 
 
-def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, settings: Settings) -> Offer:
+def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, settings: Settings, by_dra: int = 0) -> Offer:
     """Return what a node is to offer in a mode, by the facts of its GPUs, and what it offers.
 
-    ``serves`` is the mode that the node serves now; empty for none.
+    ``serves`` is the mode that the node serves now; empty for none. ``by_dra`` is the number of devices in its slices.
     """
     host = _host(nvml)
     labels = labels_of(node)
@@ -96,7 +101,7 @@ def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, setting
         resource: whole_units(amount) or 0
         for resource, amount in mapping(mapping(node.get("status")).get("allocatable")).items()
     }
-    offered = _offered(settings.mode, expected, replications, allocatable)
+    offered = _offered(settings.mode, expected, replications, {**allocatable, DRA_DRIVER: by_dra})
     missing = [
         f"{offered.get(resource, 0)} of {amount} {resource}"
         for resource, amount in expected.items()
@@ -134,6 +139,8 @@ def _outdated(told: str, driver: str) -> str:
 def _expected(
     mode: str, host: Host, strategy: str, replications: Iterable[Replication], problem: str
 ) -> Tuple[Dict[str, int], str]:
+    if mode == DRA_MODE:
+        return {DRA_DRIVER: sum(_usable(host, card, mode) for card in host.cards)}, ""
     if mode not in MODES:
         return {}, ""
     if problem:
@@ -177,7 +184,7 @@ def _elsewise(allocatable: Mapping[str, int]) -> Dict[str, int]:
 
 
 def _usable(host: Host, card: Card, mode: str) -> bool:
-    return host.serves(card, mode == "mps") and not (mode in BY_MODE and card.mig_enabled)
+    return host.serves(card, mode == "mps") and not (mode not in (WHOLE_MODE, "") and card.mig_enabled)
 
 
 def _host(nvml: Mapping[str, Any]) -> Host:

@@ -47,6 +47,8 @@ class AdmissionSeen:
     """Whether NVIDIA's runtime is made the default of the nodes."""
     unextended: bool = False
     """Whether the cluster has no extender, and none is coming."""
+    dra: bool = False
+    """Whether our DRA driver serves nodes, and writes their slices."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def admission(seen: AdmissionSeen) -> Admission:
     wanted = enabled and served and not seen.removed
     names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
     names += [f"{_PLUGIN}-evictions"] if evicts else []
+    names += [f"{_PLUGIN}-slices"] if seen.dra else []
     warning = [f"{_PLUGIN}-runtime-class"] if warns else []
     warning += [f"{_PLUGIN}-annotations"] if seen.unextended else []
     kept = [*names, *warning] if wanted else []

@@ -10,9 +10,11 @@ from typing import Any, Iterable, Iterator, List, Mapping, Sequence
 
 from ..kube_accel_image.plan import without_interposer
 from ..shared.minimums import too_old, versions_of
+from ..shared.modes import DRA_MODE
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal, messages
 from .cuda import cuda_findings
+from .dra import NodeSeen, node_refusals
 from .mig_toolkit import mig_toolkit
 from .taint import read_taint
 
@@ -63,6 +65,12 @@ class Seen:
     """The version of the driver that stays; empty where there is none, or this run brings one."""
     toolkit: Mapping[str, Any] = field(default_factory=dict)
     """The result of ``nvidia_runtime`` in check mode."""
+    device_classes: Mapping[str, Any] = field(default_factory=dict)
+    """The result for DeviceClasses."""
+    slices: Mapping[str, Any] = field(default_factory=dict)
+    """The result for ResourceSlices."""
+    dra: Mapping[str, Any] = field(default_factory=dict)
+    """What the cluster is to have for nodes of mode dra."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,7 @@ def preflight(seen: Seen) -> Preflight:
         _image(seen, agreed["allow_unenforced"]),
         _host(seen),
         _versions(seen),
+        node_refusals(NodeSeen(seen.name, seen.node, seen.device_classes, seen.slices, seen.options)),
         _peers(seen) if not agreed["takeover"] else iter(()),
         _node(seen, agreed["extender_required"]),
     )
@@ -219,7 +228,14 @@ def _peers(seen: Seen) -> Iterator[Refusal]:
             " allocation; remove its extendedResourceName, or set gpu_plugins_takeover=true to serve the resource here"
             " as well.",
         )
-    if any(offered.values()) and not cluster["ours"] and not cluster["foreign"] and not cluster["migrated"]:
+    by_plugin = seen.node["target"] != DRA_MODE
+    if (
+        by_plugin
+        and any(offered.values())
+        and not cluster["ours"]
+        and not cluster["foreign"]
+        and not cluster["migrated"]
+    ):
         devices = ", ".join(f"{amount} {resource}" for resource, amount in offered.items())
         yield Refusal(
             "offered_already",
@@ -269,6 +285,8 @@ def _warnings(seen: Seen, admission_enabled: bool, extender_required: bool) -> I
             "This cluster is older than Kubernetes 1.30 and serves no ValidatingAdmissionPolicies."
             " docs/explanation/security-model.md describes what a stolen token of a plugin allows on other nodes."
         )
+    if seen.tells_of_cluster:
+        yield from seen.dra.get("warnings", ())
     if seen.cluster["needs_extender"] and not extender_required:
         yield f"WARNING: {seen.cluster['no_extender']} The run continues, because gpu_plugins_extender_required=false."
     yield from (f"WARNING: {problem}" for problem in seen.node["problems"])

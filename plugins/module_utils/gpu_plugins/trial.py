@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Mapping, Sequence
 
 from ..cluster.annotations import checks
-from ..shared.modes import BY_MODE, WHOLE_MODE, mode_of
+from ..shared.modes import BY_MODE, DRA_MODE, mode_of
 from ..shared.quantity import whole_units
 from ..shared.registers import entries, mapping, metadata_of
 from ..shared.waiting_pods import ENDED
@@ -57,7 +57,8 @@ class Row:
     found: str
     remedy: str = ""
     code: str = ""
-    """Why it is not well: ``check_mode``, ``not_served``, ``cordoned``, ``full``, ``no_room``, or ``failed``."""
+    """Why it is not well: ``check_mode``, ``not_served``, ``cordoned``, ``full``, ``no_room``, ``claims``, or
+    ``failed``."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _asks(seen: Seen, free: Mapping[str, int]) -> Dict[str, int]:
 
 def _memory(seen: Seen, asks: Mapping[str, int]) -> int:
     labels = mapping(mapping(seen.node.get("metadata")).get("labels"))
-    if seen.mode == WHOLE_MODE or labels.get(ENFORCEMENT_LABEL) not in INTERPOSED:
+    if seen.mode not in BY_MODE or labels.get(ENFORCEMENT_LABEL) not in INTERPOSED:
         return 0
     resources = BY_MODE[seen.mode]
     return asks[resources.memory] * resources.memory_unit_bytes
@@ -126,6 +127,8 @@ def _free(seen: Seen) -> Dict[str, int]:
 
 
 def _obstacle(seen: Seen, short: Sequence[str]) -> "Row | None":
+    if seen.mode == DRA_MODE:
+        return Row("unknown", "pod", "In mode dra, no pod with a claim is started yet.", code="claims")
     if seen.check_mode:
         return Row("unknown", "pod", "Check mode starts no pod.", code="check_mode")
     if seen.serves != seen.mode or not seen.daemonsets:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Collection, Dict, Iterator, Mapping
 
 from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
-from ..shared.modes import MODES, WHOLE_MODE
+from ..shared.modes import NODE_MODES, WHOLE_MODE
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping
 
@@ -29,9 +29,10 @@ def refusals(inventory: Inventory, layout: str) -> Iterator[Refusal]:
         if not inventory.members(group) and not (group == CONTROL_PLANES and layout == _SECONDARY):
             yield Refusal("group_empty", f"The inventory has no host in the group '{group}'; put {meaning} there.")
     modes = inventory.each(GPU_NODES, lambda variables: variables.get("gpu_mode", WHOLE_MODE))
-    unknown = [f"{host} is {mode}" for host, mode in modes.items() if mode not in MODES]
+    unknown = [f"{host} is {mode}" for host, mode in modes.items() if mode not in NODE_MODES]
     if unknown:
-        yield Refusal("mode_unknown", f"Unknown gpu_mode: {', '.join(unknown)}; set it to one of {', '.join(MODES)}.")
+        known = ", ".join(NODE_MODES)
+        yield Refusal("mode_unknown", f"Unknown gpu_mode: {', '.join(unknown)}; set it to one of {known}.")
 
 
 def extender_coming(inventory: Inventory, layout: str, run_tags: Collection[str], skip_tags: Collection[str]) -> bool:

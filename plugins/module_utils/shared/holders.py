@@ -33,13 +33,14 @@ class Pod:
         return line(f"{self.namespace}/{self.name}", _LONGEST_NAME)
 
 
-def holders(items: Iterable[Mapping[str, Any]]) -> List[Pod]:
+def holders(items: Iterable[Mapping[str, Any]], by_claims: bool = False) -> List[Pod]:
     """Return the pods that ask for GPUs and have not ended, in the order of ``items``; one without a name is left out.
 
-    A pod that cannot be read may ask for anything, and cannot be recreated.
+    A pod that cannot be read may ask for anything, and cannot be recreated. Where GPUs are given ``by_claims``, so may
+    one with a claim, which does not say for what it is.
     """
-    named = ((key_of(item), item) for item in items)
-    return [pod_of(key, item) for key, item in named if key is not None and not has_ended(item) and asks(item)]
+    named = ((key_of(item), item) for item in items if not has_ended(item) and asks(item, by_claims))
+    return [pod_of(key, item) for key, item in named if key is not None]
 
 
 def key_of(item: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
@@ -55,12 +56,13 @@ def has_ended(item: Mapping[str, Any]) -> bool:
     return isinstance(status, dict) and status.get("phase") in ENDED
 
 
-def asks(item: Mapping[str, Any]) -> bool:
-    """Return whether a container of a pod asks for what one of our modes offers."""
+def asks(item: Mapping[str, Any], by_claims: bool = False) -> bool:
+    """Return whether a container of a pod asks for what one of our modes offers, or the pod has a claim."""
     try:
         spec = item.get("spec") or {}
         containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
-        return any(asked(container, mode_of) for container in containers)
+        has_claim = by_claims and bool(spec.get("resourceClaims"))
+        return has_claim or any(asked(container, mode_of) for container in containers)
     except ODD:
         return True
 

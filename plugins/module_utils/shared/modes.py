@@ -38,6 +38,17 @@ BY_MODE: Mapping[str, ShareResources] = {
 }
 """The modes that divide GPUs."""
 MODES = (WHOLE_MODE, *BY_MODE)
+"""The modes that device plugins serve."""
+DRA_MODE = "dra"
+"""The mode of whole GPUs by dynamic resource allocation: no device plugin, and ResourceSlices for resources."""
+NODE_MODES = (*MODES, DRA_MODE)
+"""The modes that a node may serve."""
+DRA_DRIVER = "gpu.kube-accel.io"
+"""Name of our DRA driver, and of its device class."""
+DRA_TAINT = f"{DRA_DRIVER}/unhealthy"
+"""Taint of a device that is not to be given away."""
+OTHER_DRA_DRIVERS = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")
+"""DRA drivers that give away the same GPUs."""
 _MODE_OF = {name: mode for mode, share in BY_MODE.items() for name in share[:2] if isinstance(name, str)}
 
 

@@ -44,6 +44,7 @@ from sim.cluster.scheduler import Scheduler
 from sim.cluster.schedulerconfig import ConfigError
 from sim.cluster.store import Store, now, set_condition
 from sim.kubelet import AdmissionError, Container, ContainerAllocation, ContainerStartError, FakeKubelet, PodSpec
+from sim.kubelet.drivers import follow_drivers
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -90,7 +91,8 @@ class NodeAgent:
         self._pods: dict[str, _Pod] = {}
         self._next_ip = 1
         self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._sync, self._follow_devices)]
+        following = (self._sync, self._follow_devices, self._follow_drivers)
+        self._threads = [threading.Thread(target=target, daemon=True) for target in following]
         if control_plane:
             self._threads.append(threading.Thread(target=self._follow_manifests, daemon=True))
 
@@ -170,6 +172,9 @@ class NodeAgent:
                 self.kubelet.wait(news, 1)
             shown[:] = self.kubelet.capacity(), self.kubelet.allocatable()
             self.store.edit("nodes", "", self.name, edit)
+
+    def _follow_drivers(self) -> None:
+        follow_drivers(self.host / "var/lib/kubelet/plugins_registry", self._stopped)
 
     def _follow_manifests(self) -> None:
         directory, stamps, wanted = self.host / "etc/kubernetes/manifests", None, {}

@@ -27,6 +27,7 @@ OLD = {"results": [{"api_found": False, "resources": []}] * 2}
 NEW = {"results": [{"api_found": True, "resources": []}] * 2}
 WARNING = "kube-accel-plugin-runtime-class"
 UNHEEDED = "kube-accel-plugin-annotations"
+DRA = {"gpu_mode": "dra"}
 MIG = {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
 
 
@@ -55,7 +56,7 @@ def policy(objects: list[dict[str, Any]], name: str) -> str:
 
 
 def test_every_policy_fails_closed_and_has_a_binding_that_denies() -> None:
-    for objects in (plugin(**MIG), scheduler()):
+    for objects in (plugin(**MIG), plugin(**DRA), scheduler()):
         assert named(objects)
         assert named(objects) == named(objects, KINDS[1])
         for item in objects:
@@ -267,3 +268,14 @@ def test_expressions_name_no_template_that_was_not_filled_in() -> None:
     for objects in (plugin(**MIG), scheduler()):
         for name in named(objects):
             assert not re.search(r"\{\{|\}\}|__", policy(objects, name))
+
+
+def test_slices_are_bound_to_the_drivers_own_node_where_it_serves() -> None:
+    name = "kube-accel-plugin-slices"
+    assert name not in named(plugin())
+    objects = plugin(**DRA)
+    assert {name} == named(objects) - named(plugin())
+    assert "s.spec.?nodeName.orValue('') == variables.own" in policy(objects, name)
+    accounts = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
+    for each in (name, "kube-accel-plugin-nodes", "kube-accel-plugin-events"):
+        assert all(f"kube-system:{account}" in policy(objects, each) for account in accounts)

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
+
+from programs import program
 
 from .conftest import rendered, runtime
 
@@ -197,3 +200,39 @@ def test_plugins_that_count_pending_pods_may_list_them(container: Any, variables
         if item["kind"] == "ClusterRole" and item["metadata"]["name"] == "kube-accel"
     )
     assert [rule["verbs"] for rule in role["rules"] if rule["resources"] == ["pods"]] == ([["list"]] if counts else [])
+
+
+def dra(**variables: Any) -> dict[str, dict[str, Any]]:
+    """What the role makes for nodes of mode dra, by kind."""
+    found = rendered("gpu_plugins", "objects.yml.j2", **variables)
+    return {item["kind"]: item for item in found if item["metadata"]["name"] in ("kube-accel-dra", "gpu.kube-accel.io")}
+
+
+def test_objects_of_dra_exist_only_while_a_node_has_the_mode() -> None:
+    made = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DeviceClass", "DaemonSet"}
+    other = {"groups": {"gpu_nodes": ["node-1", "node-2"]}, "hostvars": {"node-2": {"gpu_mode": "dra"}}}
+    labeled = runtime("containerd://2.1.4")
+    labeled["metadata"]["labels"] = {"nvidia-device-enable": "dra"}
+    assert dra() == {}
+    for variables in ({"gpu_mode": "dra"}, other, {"__gpu_plugins_nodes": {"resources": [labeled]}}):
+        assert dra(**variables).keys() == made
+
+
+def test_dra_driver_is_called_where_kubelet_knows_it() -> None:
+    spec = dra(gpu_mode="dra")["DaemonSet"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert not pod.get("hostNetwork")
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    sources = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    assert mounts.keys() == sources.keys()
+    for name in ("plugins", "registry", "state", "cdi"):
+        assert mounts[name] == sources[name]
+    flags = dict(word.removeprefix("--").partition("=")[::2] for word in container["command"][2:])
+    assert flags["kubelet-plugins-dir"] == mounts["plugins"] == "/var/lib/kubelet/plugins"
+    assert flags["kubelet-registry-dir"] == mounts["registry"] == "/var/lib/kubelet/plugins_registry"
+    assert flags["container-driver-root"] == mounts["driver-root"]
+    command = [program("kube-accel"), "dra", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [flag for flag in flags if f"--{flag} " not in told] == []

@@ -36,6 +36,8 @@ def objects() -> Iterator[dict[str, Any]]:
     """Whatever the roles make in any mode, layout and combination of what widens rights."""
     for mode, options in itertools.product(MODES, PLUGIN):
         yield from rendered("gpu_plugins", "daemonset.yml.j2", mode=mode, **options)
+    for options in PLUGIN[:2]:
+        yield from rendered("gpu_plugins", "dra.yml.j2", gpu_mode="dra", **options)
     yield from rendered("dcgm_exporter", "objects.yml.j2")
     widest = {"gpu_plugins_configs": {"default": {}}, "gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
     yield from rendered("gpu_plugins", "rbac.yml.j2", **widest)

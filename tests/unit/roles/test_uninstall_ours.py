@@ -45,7 +45,7 @@ def test_what_earlier_settings_made_goes_too() -> None:
         made = rendered("gpu_plugins", "objects.yml.j2", **words)
         return {(item["kind"], item["metadata"]["name"]) for item in made}
 
-    once = names(gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True)
+    once = names(gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True, gpu_mode="dra")
     assert names() < once
     assert names(__gpu_plugins_removed=removal()["vars"]["__gpu_plugins_removed"]) == once
 

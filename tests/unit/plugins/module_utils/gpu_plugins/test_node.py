@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 Object = dict[str, Any]
 MODE, CGPU = "nvidia-device-enable", "cgpu"
 CORDON, MIG_CORDON = "kube-accel.io/cordoned", "kube-accel.io/mig-cordoned"
-MODES = ("pgpu", "vgpu", "mps", "cgpu")
+MODES = ("pgpu", "vgpu", "mps", "cgpu", "dra")
 
 
 def state(labels: Object, mode: str = "pgpu", annotations: Object | None = None, **more: Any) -> NodeState:

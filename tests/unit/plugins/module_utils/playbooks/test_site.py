@@ -39,7 +39,7 @@ GROUPS = {"kube_control_plane": ["control"], "gpu_nodes": ["gpu-a", "gpu-b"]}
             {"gpu-a": {"gpu_mode": "shared"}, "gpu-b": {"gpu_mode": ["vgpu"]}},
             "auto",
             ["mode_unknown"],
-            "Unknown gpu_mode: gpu-a is shared, gpu-b is ['vgpu']; set it to one of pgpu, vgpu, mps, cgpu.",
+            "Unknown gpu_mode: gpu-a is shared, gpu-b is ['vgpu']; set it to one of pgpu, vgpu, mps, cgpu, dra.",
         ),
     ],
 )

@@ -17,12 +17,12 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from kube_accel.dra.changes import Changes, Slice, changes, dropped
-from kube_accel.dra.slices import DRIVER, NVIDIA, Device, in_slices, pool
+from kube_accel.dra.slices import DRIVER, Device, in_slices, pool
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
-from kube_accel.shared.modes import mode_of
+from kube_accel.shared.modes import OTHER_DRA_DRIVERS, mode_of
 from kube_accel.shared.printable import line
 from kube_accel.shared.quantity import whole_units
 
@@ -37,8 +37,7 @@ _SHAPE: Final = {
         "devices": [{"name!": str, "taints": [{"key!": str, ANY: str}]}],
     },
 }
-OTHERS: Final = (NVIDIA, "hami-core-gpu.project-hami.io")
-"""DRA drivers that give away the same GPUs."""
+OTHERS: Final = OTHER_DRA_DRIVERS
 _LOOK: Final = 60.0
 """Seconds after which the node is looked at again though nothing changed."""
 _SOON: Final = 5.0

@@ -7,14 +7,15 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from kube_accel.model import Gpu, Inventory
+from kube_accel.shared.modes import DRA_DRIVER, DRA_TAINT, OTHER_DRA_DRIVERS
 from kube_accel.sharing.node_labels import family
 
-DRIVER: Final = "gpu.kube-accel.io"
+DRIVER: Final = DRA_DRIVER
 """Name of the driver, and the domain of its attributes and capacities."""
-NVIDIA: Final = "gpu.nvidia.com"
+NVIDIA: Final = OTHER_DRA_DRIVERS[0]
 """Domain of NVIDIA's driver: whatever selects devices by its names finds them here too."""
 STANDARD: Final = "resource.kubernetes.io"
-TAINT: Final = f"{DRIVER}/unhealthy"
+TAINT: Final = DRA_TAINT
 SLICE_DEVICES: Final = 64
 """Most devices of a slice of which one has a taint; 128 without, but taints come at any time."""
 

@@ -1,0 +1,241 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a cluster has for nodes that dynamic resource allocation serves, and what keeps a node from it. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+from ..shared.minimums import version_in
+from ..shared.modes import (
+    DRA_DRIVER,
+    DRA_MODE,
+    DRA_TAINT,
+    MODE_LABEL,
+    OTHER_DRA_DRIVERS,
+    WHOLE_MODE,
+    WHOLE_RESOURCE,
+    mode_of,
+)
+from ..shared.options import OptionReader
+from ..shared.quantity import whole_units
+from ..shared.refusal import Refusal
+from ..shared.registers import entries, labels_of, mapping, mappings, metadata_of, resources
+
+_KUBERNETES = (1, 34)
+_EXTENDED_RESOURCE = (1, 36)
+"""The first version that serves extended resources of device classes without a feature gate."""
+_OF_A_RUNTIME = re.compile(r"(?:containerd|cri-o|docker)://")
+_HAS_CDI = re.compile(r"containerd://(?:1[.]7|[2-9]|[0-9]{2})|cri-o://(?:1[.](?:2[89]|[3-9][0-9])|[2-9])")
+_OLD_CONTAINERD = "containerd://1."
+"""Of these, 1.7 does CDI where its configuration says so."""
+_ACCOUNT = "kube-accel-dra"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a cluster, and what is asked for."""
+
+    nodes: Mapping[str, Any]
+    """The result for all nodes."""
+    node: Mapping[str, Any]
+    """How the node of this host is, as ``NodeState`` has it."""
+    options: Mapping[str, object]
+    """``gpu_plugins_dra_extended_resource``."""
+    namespace: str
+    daemonset: str
+    device_classes: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Sequence[str] = ()
+    """The hosts with GPUs."""
+    hostvars: Mapping[str, Any] = field(default_factory=dict)
+    removed: bool = False
+    """Whether the plugins are uninstalled."""
+
+
+@dataclass(frozen=True)
+class Dra:
+    """What becomes of the objects that serve such nodes."""
+
+    made: bool
+    """Whether the cluster is to have them, or may have them while they are uninstalled."""
+    extended_resource: str
+    """What the device class serves as an extended resource; empty for nothing."""
+    unwanted: List[Mapping[str, Any]]
+    """Objects that are to go, as no node is served so any more."""
+    warnings: List[str]
+
+
+@dataclass(frozen=True)
+class NodeSeen:
+    """What was seen of a node and its cluster."""
+
+    name: str
+    node: Mapping[str, Any]
+    """How it is, as ``NodeState`` has it."""
+    device_classes: Mapping[str, Any]
+    slices: Mapping[str, Any]
+    options: Mapping[str, object]
+    """``container_runtime_cdi``."""
+
+
+def dra(seen: Seen) -> Dra:
+    """Return what a cluster is to have. Raise ValueError if an option has another type than it is to have."""
+    options = OptionReader(seen.options)
+    extended = options.boolean("gpu_plugins_dra_extended_resource")
+    options.require_values()
+    nodes, modes = resources(seen.nodes), _modes(seen)
+    served = [node for node in nodes if _is_served(node, modes)]
+    used = bool(served) or DRA_MODE in (seen.node["target"], *modes.values())
+    new = bool(served) and all(_kubelet(node) >= _EXTENDED_RESOURCE for node in served)
+    ours = any(metadata_of(item).get("name") == DRA_DRIVER for item in resources(seen.device_classes))
+    has_api = has_api_of(seen.device_classes)
+    old = extended and used and not new
+    return Dra(
+        made=used or (seen.removed and has_api),
+        extended_resource=WHOLE_RESOURCE if extended and new else "",
+        unwanted=_objects(seen) if ours and not used else [],
+        warnings=[
+            f"Pods get GPUs of nodes of mode dra by ResourceClaims alone: {WHOLE_RESOURCE} is served from Kubernetes"
+            " 1.36 on."
+        ]
+        if old
+        else [],
+    )
+
+
+def has_api_of(answer: Mapping[str, Any]) -> bool:
+    """Return whether the API server has the kind that was asked for; True where nobody asked."""
+    return all(each.get("api_found", True) for each in mappings(answer.get("results")))
+
+
+def devices_offered(slices: Mapping[str, Any], node: str) -> int:
+    """Return the number of devices that our driver offers on a node; none while its pool is not complete."""
+    found = [item for item in _of_node(slices, node) if _spec(item).get("driver") == DRA_DRIVER]
+    latest = max((_generation(item) for item in found), default=0)
+    found = [item for item in found if _generation(item) == latest]
+    if any(_pool(item).get("resourceSliceCount") != len(found) for item in found):
+        return 0
+    return sum(not _is_tainted(device) for item in found for device in mappings(_spec(item).get("devices")))
+
+
+def node_refusals(seen: NodeSeen) -> Iterator[Refusal]:
+    """Yield why a node cannot serve by this mode, or by a device plugin beside a driver."""
+    serves, target = seen.node["serves"], seen.node["target"]
+    if DRA_MODE in (serves, target) and serves not in ("", target):
+        yield Refusal(
+            "dra_switch",
+            f"Node '{seen.name}' serves mode {serves}, and does not go over to mode {target} in place. Take it back"
+            f" first with uninstall.yml --tags gpu_plugins, then run site.yml.",
+        )
+        return
+    others = _other_drivers(seen)
+    if others:
+        yield Refusal(
+            "dra_driver",
+            f"DRA driver {', '.join(others)} has ResourceSlices with GPUs of node '{seen.name}', and two would give"
+            " them away. Keep that driver off the node by a node affinity, or leave the node out of gpu_nodes.",
+        )
+    if target == DRA_MODE:
+        yield from _lacks(seen)
+        yield from _served_by_plugin(seen)
+
+
+def _lacks(seen: NodeSeen) -> Iterator[Refusal]:
+    info = _info(seen.node["object"])
+    version, runtime = str(info.get("kubeletVersion") or ""), str(info.get("containerRuntimeVersion") or "")
+    if not has_api_of(seen.device_classes) or () < version_in(version) < _KUBERNETES:
+        yield Refusal(
+            "dra_kubernetes",
+            f"Mode dra needs resource.k8s.io/v1, which Kubernetes has from 1.34 on, and node '{seen.name}' has"
+            f" {version or 'an unknown version'}. Upgrade Kubernetes, or set gpu_mode to {WHOLE_MODE}.",
+        )
+    off = runtime.startswith(_OLD_CONTAINERD) and not _cdi_enabled(seen.options)
+    if _OF_A_RUNTIME.match(runtime) and (off or not _HAS_CDI.match(runtime)):
+        remedy = "set container_runtime_cdi=true" if off and _HAS_CDI.match(runtime) else "Upgrade to containerd 2"
+        yield Refusal(
+            "dra_cdi",
+            f"Mode dra gives containers their GPUs by CDI, and {runtime} of node '{seen.name}' does not do that: pods"
+            f" would start without their GPUs. {remedy[:1].upper()}{remedy[1:]}, or set gpu_mode to {WHOLE_MODE}.",
+        )
+
+
+def _served_by_plugin(seen: NodeSeen) -> Iterator[Refusal]:
+    amounts = mapping(mapping(seen.node["object"].get("status")).get("allocatable"))
+    offered = [name for name, amount in amounts.items() if mode_of(name) and whole_units(amount)]
+    if offered:
+        yield Refusal(
+            "dra_plugin",
+            f"Node '{seen.name}' offers {', '.join(offered)} by a device plugin, and two would give away its GPUs."
+            " Remove that plugin from the node, or leave the node out of mode dra.",
+        )
+
+
+def _other_drivers(seen: NodeSeen) -> List[str]:
+    found = (_spec(item) for item in _of_node(seen.slices, seen.name))
+    names = (str(spec.get("driver")) for spec in found if spec.get("devices"))
+    return sorted({name for name in names if name in OTHER_DRA_DRIVERS})
+
+
+def _cdi_enabled(values: Mapping[str, object]) -> bool:
+    name = "container_runtime_cdi"
+    options = OptionReader({name: values.get(name, True)})
+    enabled = options.boolean(name)
+    options.require_values()
+    return enabled
+
+
+def _modes(seen: Seen) -> Dict[str, str]:
+    """Return the mode of each host by the name of its node."""
+    found = {}
+    for host in seen.hosts:
+        variables = mapping(seen.hostvars.get(host))
+        mode = variables.get("gpu_plugins_mode") or variables.get("gpu_mode") or WHOLE_MODE
+        found[str(variables.get("gpu_plugins_node_name") or host)] = str(mode)
+    return found
+
+
+def _is_served(node: Mapping[str, Any], modes: Mapping[str, str]) -> bool:
+    return labels_of(node).get(MODE_LABEL) == DRA_MODE or modes.get(str(metadata_of(node).get("name"))) == DRA_MODE
+
+
+def _objects(seen: Seen) -> List[Mapping[str, Any]]:
+    rbac = "rbac.authorization.k8s.io/v1"
+    namespaced = {"namespace": seen.namespace}
+    return [
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": seen.daemonset, **namespaced}},
+        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRA_DRIVER}},
+        {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": _ACCOUNT}},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": _ACCOUNT}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _ACCOUNT, **namespaced}},
+    ]
+
+
+def _of_node(slices: Mapping[str, Any], node: str) -> List[Mapping[str, Any]]:
+    return [item for item in resources(slices) if _spec(item).get("nodeName") == node]
+
+
+def _spec(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(item.get("spec"))
+
+
+def _pool(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(_spec(item).get("pool"))
+
+
+def _generation(item: Mapping[str, Any]) -> int:
+    found = _pool(item).get("generation")
+    return found if isinstance(found, int) else 0
+
+
+def _is_tainted(device: Mapping[str, Any]) -> bool:
+    return any(mapping(taint).get("key") == DRA_TAINT for taint in entries(device.get("taints")))
+
+
+def _info(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(mapping(node.get("status")).get("nodeInfo"))
+
+
+def _kubelet(node: Mapping[str, Any]) -> Tuple[int, ...]:
+    return version_in(str(_info(node).get("kubeletVersion") or ""))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a cluster has what serves nodes by dynamic resource allocation, and which nodes it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.dra import (
+    Dra,
+    NodeSeen,
+    Seen,
+    devices_offered,
+    dra,
+    node_refusals,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.node import Seen as SeenNode
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.node import node_state
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_accel.dra.changes import changes
+from kube_accel.dra.slices import DRIVER, in_slices
+
+Object = dict[str, Any]
+HAS_API: Object = {"results": [{"api_found": True, "resources": []}]}
+NO_API: Object = {"results": [{"api_found": False, "resources": []}]}
+CLASS: Object = {"results": [{"api_found": True, "resources": [{"metadata": {"name": DRIVER}}]}]}
+OPTION = "gpu_plugins_dra_extended_resource"
+
+
+def node(mode: str = "", version: str = "v1.36.2", runtime: str = "containerd://2.1.4", **allocatable: str) -> Object:
+    info = {"kubeletVersion": version, "containerRuntimeVersion": runtime}
+    head = {"name": "n", "labels": {"nvidia-device-enable": mode} if mode else {}}
+    return {"metadata": head, "status": {"nodeInfo": info, "allocatable": allocatable}}
+
+
+def planned(*nodes: Object, modes: Object | None = None, extended: object = True, **more: Any) -> Dra:
+    hostvars = {host: {"gpu_mode": mode} for host, mode in (modes or {}).items()}
+    seen: Object = {"hosts": list(hostvars), "hostvars": hostvars, "device_classes": HAS_API} | more
+    return dra(Seen({"resources": list(nodes)}, {"target": "pgpu"}, {OPTION: extended}, "kube-system", "ds", **seen))
+
+
+def refused(
+    found: Object, mode: str = "dra", classes: Object = HAS_API, *slices: Object, cdi: object = True
+) -> list[str]:
+    state = node_state(SeenNode({"resources": [found]}, {"gpu_plugins_mode": mode}))
+    options = {"container_runtime_cdi": cdi}
+    seen = NodeSeen("n", vars(state), classes, {"resources": list(slices)}, options)
+    return [refusal.code for refusal in node_refusals(seen)]
+
+
+def of_driver(driver: str, name: str = "n", devices: int = 1) -> Object:
+    found = [{"name": f"gpu-{index:02}"} for index in range(devices)]
+    return {"spec": {"driver": driver, "nodeName": name, "devices": found, "pool": {"name": "p"}}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "modes", "more", "made", "extended"),
+    [
+        ([node("pgpu")], {"n": "pgpu"}, {}, False, ""),
+        ([node("pgpu")], {"n": "pgpu"}, {"removed": True}, True, ""),
+        ([node("pgpu")], {"n": "pgpu"}, {"removed": True, "device_classes": NO_API}, False, ""),
+        ([node("dra")], {}, {}, True, "nvidia.com/gpu"),
+        ([node()], {"n": "dra"}, {}, True, "nvidia.com/gpu"),
+        ([node("dra")], {}, {"extended": "false"}, True, ""),
+        ([node("dra"), node("dra", "v1.35.1")], {}, {}, True, ""),
+        ([node("dra"), node("pgpu", "v1.33.1")], {}, {}, True, "nvidia.com/gpu"),
+        ([], {"other": "dra"}, {}, True, ""),
+    ],
+)
+def test_objects_are_made_while_a_node_has_the_mode(
+    nodes: list[Object], modes: Object, more: Object, made: bool, extended: str
+) -> None:
+    found = planned(*nodes, modes=modes, **more)
+    assert (found.made, found.extended_resource) == (made, extended)
+
+
+def test_objects_go_with_the_last_node_of_the_mode() -> None:
+    assert planned(node("dra"), device_classes=CLASS).unwanted == []
+    assert planned(node("pgpu")).unwanted == []
+    kinds = [item["kind"] for item in planned(node("pgpu"), device_classes=CLASS).unwanted]
+    assert kinds == ["DaemonSet", "DeviceClass", "ClusterRoleBinding", "ClusterRole", "ServiceAccount"]
+
+
+def test_old_nodes_are_told_of_claims_alone() -> None:
+    assert planned(node("dra")).warnings == []
+    assert "from Kubernetes 1.36" in planned(node("dra", "v1.34.1")).warnings[0]
+    assert planned(node("dra", "v1.34.1"), extended=False).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("found", "more", "codes"),
+    [
+        (node(), {}, []),
+        (node("dra"), {}, []),
+        (node(runtime="cri-o://1.34.0"), {}, []),
+        (node(runtime=""), {}, []),
+        (node(runtime="containerd://1.7.28"), {}, []),
+        (node(runtime="containerd://1.7.28"), {"cdi": "false"}, ["dra_cdi"]),
+        (node(runtime="containerd://1.6.8"), {}, ["dra_cdi"]),
+        (node(runtime="docker://28.0.1"), {}, ["dra_cdi"]),
+        (node(version="v1.33.4"), {}, ["dra_kubernetes"]),
+        (node(), {"classes": NO_API}, ["dra_kubernetes"]),
+        (node(**{"nvidia.com/gpu": "2"}), {}, ["dra_plugin"]),
+        (node(**{"tencent.com/vcuda-core": "100"}), {}, ["dra_plugin"]),
+        (node(**{"nvidia.com/gpu": "0", "example.com/fpga": "1"}), {}, []),
+        (node("pgpu", **{"nvidia.com/gpu": "2"}), {}, ["dra_switch"]),
+        (node("dra"), {"mode": "vgpu"}, ["dra_switch"]),
+        (node("pgpu", "v1.30.0"), {"mode": "pgpu", "classes": NO_API}, []),
+        (node("mps"), {"mode": "pgpu"}, []),
+    ],
+)
+def test_node_is_refused_for_what_it_lacks(found: Object, more: Object, codes: list[str]) -> None:
+    assert refused(found, **more) == codes
+
+
+@pytest.mark.parametrize("mode", ["dra", "pgpu", "vgpu"])
+def test_other_drivers_keep_any_mode_off_their_node(mode: str) -> None:
+    for driver in ("gpu.nvidia.com", "hami-core-gpu.project-hami.io"):
+        assert refused(node(), mode, HAS_API, of_driver(driver)) == ["dra_driver"]
+        assert refused(node(), mode, HAS_API, of_driver(driver, "other"), of_driver(driver, devices=0)) == []
+    assert refused(node(), mode, HAS_API, of_driver("compute-domain.nvidia.com"), of_driver(DRIVER)) == []
+
+
+@given(st.lists(st.booleans(), max_size=150), st.data())
+def test_devices_count_once_all_slices_of_a_pool_are_there(sick: list[bool], data: st.DataObject) -> None:
+    taint = {"taints": [{"key": f"{DRIVER}/unhealthy", "effect": "NoSchedule"}]}
+    devices = [{"name": f"gpu-{n:02}", **(taint if ill else {})} for n, ill in enumerate(sick)]
+    slices = in_slices(devices)
+    written = list(changes([], slices, slices, "n").writes.values())
+    assert devices_offered({"resources": written}, "n") == sick.count(False)
+    assert devices_offered({"resources": written}, "other") == 0
+    missing = data.draw(st.sampled_from(written))
+    rest = [each for each in written if each is not missing]
+    assert devices_offered({"resources": rest}, "n") == 0
+
+
+@given(
+    st.recursive(st.none() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each))
+)
+def test_slices_of_any_form_are_counted(odd: object) -> None:
+    spec = {"nodeName": "n", "driver": DRIVER, "pool": odd, "devices": odd}
+    assert devices_offered({"resources": [{"spec": spec}, {"spec": odd}]}, "n") >= 0
