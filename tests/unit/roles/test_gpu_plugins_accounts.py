@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 import pytest
 
+from kube_accel.shared.modes import BY_MODE
 from sim.cluster import NodeSpec
 from sim.cluster.host import create
 from yaml_files import document
@@ -34,7 +35,7 @@ def test_plugins_of_all_modes_that_share_are_asked(evaluate: Evaluate) -> None:
     (asked,) = [task["kubernetes.core.k8s_info"] for task in tasks if "kubernetes.core.k8s_info" in task]
     (selector,) = asked["label_selectors"]
     modes = evaluate("gpu_plugins", "__gpu_plugins_modes", {})
-    names = [mode["daemonset"] for name, mode in modes.items() if name != "pgpu"]
+    names = [modes[name]["daemonset"] for name in BY_MODE]
     assert selector == f"app.kubernetes.io/name in ({','.join(names)})"
 
 
