@@ -54,7 +54,7 @@ docsite: setup ## Build all pages as HTML with a search, in .build/docsite/html.
 # pytest runs beside the steps, some of which keep one core busy. It takes the longest, and so speaks last.
 test: setup ## Run linters, sanity, the demo, and unit tests before a push: 7 minutes.
 	@printf '== pytest: all that calls functions, beside lint, sanity, and the demo\n'
-	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest WORKERS=4 || \
+	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest || \
 	  { grep --no-filename '^== .*: FAILED' .cache/steps/*.log; exit 1; }
 
 test-ci: setup ## Run molecule, the docs site, and tests that start Ansible and daemons: 30 minutes.

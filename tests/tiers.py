@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-CI_ROOMS = ("attacks", "bench", "native", "playbooks", "sim")
+CI_ROOMS = ("attacks", "bench", "native", "parity", "playbooks", "sim")
 CI_FILES = ("*_end_to_end.py", "*_kills.py")
 CLUSTER = TESTS / "cluster"
 SLOWER = ("ci", "full", "soak")
 QUICK = "not ci and not full"
 """The marks that `make test` asks for."""
 ANSIBLE = ("ansible", "ansible-builder", "ansible-galaxy", "ansible-playbook", "ansible-runner")
-DAEMONS = frozenset({"extender", "plugin"})
+DAEMONS = frozenset({"dra", "extender", "plugin"})
 PROGRAMS = ("demo", "unit.kube_accel.plugin.quick_daemon")
 """Of `python -m`."""
 
