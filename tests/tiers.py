@@ -66,7 +66,8 @@ def is_slow(command: object) -> bool:
     words = [os.fsdecode(word) for word in command]
     name = Path(words[0]).name
     module = words[2] if words[1:2] == ["-m"] and len(words) > 2 else ""
-    daemon = (name == "kube-accel" or module == "kube_accel.cli.main") and bool(DAEMONS.intersection(words))
+    ours = name == "kube-accel" or module == "kube_accel.cli.main"
+    daemon = ours and "--help" not in words and bool(DAEMONS.intersection(words))
     return name in ANSIBLE or module in PROGRAMS or daemon
 
 

@@ -24,6 +24,7 @@ TESTS = Path(__file__).parents[1]
         ([Path("/opt/bin/kube-accel"), "extender"], True),
         ([sys.executable, "-m", "kube_accel.cli.main", "--verbose", "plugin"], True),
         (["kube-accel", "dra", "--node-name", "a"], True),
+        (["kube-accel", "dra", "--help"], False),
         ([sys.executable, "-m", "demo"], True),
         ([sys.executable, "-m", "unit.kube_accel.plugin.quick_daemon", "/a"], True),
         ([sys.executable, "-m", "kube_accel.cli.main", "inspect"], False),
