@@ -6,9 +6,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from kube_accel.stopping import EXIT_FAILED, EXIT_OK, Parts
 from unit.kube_accel.threads import signal_thread
 
 DAEMON = """
@@ -36,3 +38,24 @@ def test_it_ends(number: signal.Signals, taker: int) -> None:
             daemon.kill()
     assert said == "ended\n"
     assert daemon.returncode == 0
+
+
+def test_a_part_that_fails_ends_the_daemon(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise ValueError("no more")
+
+    stop = threading.Event()
+    parts = Parts(stop)
+    parts.start("lease", broken).join()
+    assert stop.is_set()
+    assert parts.exit_code == EXIT_FAILED
+    (record,) = caplog.records
+    assert (record.message, record.part) == ("a part of the daemon failed", "lease")  # type: ignore[attr-defined]
+
+
+def test_a_part_that_returns_ends_nothing() -> None:
+    stop = threading.Event()
+    parts = Parts(stop)
+    parts.start("lease", lambda: None).join()
+    assert not stop.is_set()
+    assert parts.exit_code == EXIT_OK

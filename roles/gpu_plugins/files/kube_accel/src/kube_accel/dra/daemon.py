@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -30,10 +30,10 @@ from kube_accel.plugin.driver_commands import quiesce, resume
 from kube_accel.plugin.node.cdi_writer import CdiDocuments
 from kube_accel.plugin.node.condition_reporter import ConditionReporter
 from kube_accel.plugin.probes import probe_server
+from kube_accel.stopping import Parts
 
 _log = logging.getLogger(__name__)
 
-EXIT_OK, EXIT_FAILED = 0, 1
 
 _FIRST_LOOK: Final = 10.0
 """Seconds that the GPUs have to be read before kubelet is served without knowing them."""
@@ -51,7 +51,7 @@ class DraDaemon:
         self._options = options
         self._gpus = gpus
         self._stop = stop
-        self._exit_code = EXIT_OK
+        self._parts = Parts(stop)
         name = pool(options.node_name)
         self._devices = NodeDevices(options.sysfs_root)
         documents = CdiDocuments(options.cdi, options.dev_root, options.proc_root, options.sysfs_root)
@@ -88,12 +88,12 @@ class DraDaemon:
 
     def run(self) -> int:
         """Serve until ``stop`` is set, and return the exit code of the process. Raises NodeError."""
-        self._start("gpus", self._follow_gpus)
-        self._start("slices", partial(self._publisher.watch.run, self._stop))
-        self._start("publisher", partial(self._publisher.run, self._stop))
-        self._start("condition", self._condition.run)
-        self._start("admin", self._admin.run)
-        self._start("probes", self._probes.run)
+        self._parts.start("gpus", self._follow_gpus)
+        self._parts.start("slices", partial(self._publisher.watch.run, self._stop))
+        self._parts.start("publisher", partial(self._publisher.run, self._stop))
+        self._parts.start("condition", self._condition.run)
+        self._parts.start("admin", self._admin.run)
+        self._parts.start("probes", self._probes.run)
         self._devices.wait(0, _FIRST_LOOK)
         self._check_claims()
         self._look_after_files()
@@ -101,27 +101,15 @@ class DraDaemon:
             self._sockets.open()
         except OSError as error:
             raise NodeError(f"kubelet cannot be served: {error}; remove what has the socket") from error
-        self._start("files", self._keep_files)
-        self._start("claims", self._follow_claims)
+        self._parts.start("files", self._keep_files)
+        self._parts.start("claims", self._follow_claims)
         self._stop.wait()
         # Kubelet's streams of health would keep the sockets busy.
         self._devices.close()
         self._sockets.close()
         self._publisher.stop()
         self._condition.withdraw()
-        return self._exit_code
-
-    def _start(self, name: str, target: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                target()
-            except Exception:
-                # No half-alive daemon: kubelet starts a whole one.
-                _log.exception("a part of the daemon failed", extra={"part": name})
-                self._exit_code = EXIT_FAILED
-                self._stop.set()
-
-        threading.Thread(target=guarded, name=name, daemon=True).start()
+        return self._parts.exit_code
 
     def _follow_gpus(self) -> None:
         snapshot = self._gpus.snapshot()

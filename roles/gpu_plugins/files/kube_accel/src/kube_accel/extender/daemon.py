@@ -38,13 +38,13 @@ from kube_accel.placement.quota import total
 from kube_accel.shared.printable import line
 from kube_accel.shared.quota import EVERY_OTHER_NAMESPACE
 from kube_accel.shared.waiting_pods import REFUSED
+from kube_accel.stopping import Parts
 from kube_accel.web.pages import METRICS_TYPE, Pages
 from kube_accel.web.server import Limits, Server
 from kube_accel.web.site import Response
 
 _log = logging.getLogger(__name__)
 
-EXIT_OK, EXIT_FAILED = 0, 1
 
 QUOTA_CHANGED: Final = "kube-accel.io/quota-changed"
 """Annotation of pods that a quota kept waiting, set when it changed: seconds since 1970."""
@@ -94,7 +94,7 @@ class Extender:
         self._options = options
         self._api = api
         self._stop = stop
-        self._exit_code = EXIT_OK
+        self._parts = Parts(stop)
         self._tls = _Tls(options)
         verdicts = Verdicts()
         reader = PodReader(policy=options.policy, whole_gpus=options.manage_whole_gpus)
@@ -177,15 +177,15 @@ class Extender:
 
     def _run(self, heap: Heap) -> int:
         for name, watch in self._watches.items():
-            self._start(f"watch {name}", lambda watch=watch: watch.run(self._stop))  # type: ignore[misc]
-        self._start("server", self._server.run)
+            self._parts.start(f"watch {name}", lambda watch=watch: watch.run(self._stop))  # type: ignore[misc]
+        self._parts.start("server", self._server.run)
         if self._options.metrics_listen is not None:
-            self._start("metrics server", self._serve_metrics)
-        self._start("errands", self._run_errands)
-        self._start("reservations", self._expire)
+            self._parts.start("metrics server", self._serve_metrics)
+        self._parts.start("errands", self._run_errands)
+        self._parts.start("reservations", self._expire)
         if self._options.layout is Layout.LOCAL:
-            self._start("lease", lambda: self._lease.run(self._stop))
-        self._start("warm-up", lambda: self._warm_up(heap))
+            self._parts.start("lease", lambda: self._lease.run(self._stop))
+        self._parts.start("warm-up", lambda: self._warm_up(heap))
         _log.info("serving", extra={"layout": self._options.layout.value, "port": self.port})
         while not self._stop.wait(_TICK):
             self._tick()
@@ -195,19 +195,7 @@ class Extender:
         if self._metrics_server is not None:
             self._metrics_server.stop()
         self._lease.release()
-        return self._exit_code
-
-    def _start(self, name: str, target: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                target()
-            except Exception:
-                # No half-alive daemon: kubelet starts a whole one.
-                _log.exception("a part of the daemon failed", extra={"part": name})
-                self._exit_code = EXIT_FAILED
-                self._stop.set()
-
-        threading.Thread(target=guarded, name=name, daemon=True).start()
+        return self._parts.exit_code
 
     def _warm_up(self, heap: Heap) -> None:
         """Do what the first request would otherwise wait for."""

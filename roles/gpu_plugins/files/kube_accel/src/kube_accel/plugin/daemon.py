@@ -38,6 +38,7 @@ from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
 from kube_accel.sharing.node_labels import Machine, labels
 from kube_accel.sharing.profile import PROFILES, mode_of
+from kube_accel.stopping import EXIT_OK, Parts
 
 if TYPE_CHECKING:
     from kube_accel.metrics.collector import Collector
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-EXIT_OK, EXIT_FAILED, EXIT_FOREIGN = 0, 1, 3
+EXIT_FOREIGN = 3
 
 _CUT_TIMEOUT = 20.0
 """Seconds that a plugin which is to end goes on cutting GPUs."""
@@ -65,7 +66,7 @@ class Daemon:
         self._options = options
         self._gpus = gpus
         self._stop = stop
-        self._exit_code = EXIT_OK
+        self._parts = Parts(stop)
         self._publishing = threading.Lock()
         self._annotation = AnnotationWriter(options.node_name, options.service_account_dir, self._annotation_text)
         self._labels = LabelWriter(options.node_name, options.service_account_dir, self._wanted_labels)
@@ -170,7 +171,7 @@ class Daemon:
         if self._mig is not None and cutting is not None:
             self._mig.wake()
             cutting.join(_CUT_TIMEOUT)
-        self.handed_over = self._exit_code == EXIT_OK and self._hand_over()
+        self.handed_over = self._parts.exit_code == EXIT_OK and self._hand_over()
         with self._publishing:
             for served in self._served.all:
                 served.registrar.stop(keep_connections=self.handed_over)
@@ -178,11 +179,11 @@ class Daemon:
             # It may be held up by a kubelet that does not answer; open streams would then keep the process alive.
             registering.join(timeout=1)
         if self.handed_over:
-            return self._exit_code
+            return self._parts.exit_code
         for served in self._served.all:
             served.plugin.close()
         self._condition_reporter.withdraw()
-        return self._exit_code
+        return self._parts.exit_code
 
     def _hand_over(self) -> bool:
         """Leave kubelet's connections to a successor that serves all we do; return False where there is none."""
@@ -238,22 +239,14 @@ class Daemon:
             _log.info("no longer offered", extra={"resource": name})
 
     def _start(self, name: str, target: Callable[[], None]) -> threading.Thread:
-        def guarded() -> None:
+        def refusing() -> None:
             try:
                 target()
             except ForeignPluginError as error:
                 _log.error("refused to start", extra={"reason": str(error)})
-                self._exit_code = EXIT_FOREIGN
-                self._stop.set()
-            except Exception:
-                # No half-alive daemon: kubelet starts a whole one.
-                _log.exception("a part of the daemon failed", extra={"part": name})
-                self._exit_code = EXIT_FAILED
-                self._stop.set()
+                self._parts.end(EXIT_FOREIGN)
 
-        thread = threading.Thread(target=guarded, name=name, daemon=True)
-        thread.start()
-        return thread
+        return self._parts.start(name, refusing)
 
     def _follow_gpus(self) -> None:
         snapshot = self._gpus.snapshot()
