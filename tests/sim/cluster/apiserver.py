@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -68,8 +69,9 @@ class TlsServer(ThreadingHTTPServer):
         if self._thread.ident:
             self.shutdown()
         for connection in list(self._open):
-            # Wakes the thread that reads from it.
-            socket.socket.shutdown(connection, socket.SHUT_RDWR) if connection.fileno() >= 0 else None
+            # Wakes the thread that reads from it. The client may have gone, or the thread have closed it, meanwhile.
+            with suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
         self.server_close()
 
     def get_request(self) -> tuple[socket.socket, Any]:
