@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kube_accel.nvml
+from kube_accel.cli.daemon import watching
 from kube_accel.cli.main import _parser
-from kube_accel.cli.plugin import watching
 from kube_accel.metrics.sample import samples
 from kube_accel.model import DriverState, GpuHealth, Health, Mode, Snapshot
 from kube_accel.nvml import translate

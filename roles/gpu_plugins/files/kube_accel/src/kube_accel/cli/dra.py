@@ -4,51 +4,41 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
-import logging
-from contextlib import suppress
+import threading
 
-from kube_accel import logs
-from kube_accel.cli.plugin import EXIT_NODE, EXIT_OK, M_ARENA_MAX, watching
+from kube_accel.cli.daemon import Start, run_daemon
 from kube_accel.dra.options import DraOptions, check_directories
 from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
 from kube_accel.nvml.monitor import GpuMonitor
 from kube_accel.plugin.configuration.options import NodeError
-from kube_accel.plugin.mode_lock import DRA, ModeLock
+from kube_accel.plugin.mode_lock import DRA
 from kube_accel.plugin.node.cdi_writer import CdiOptions
-from kube_accel.plugin.turns import take_turns
 from kube_accel.sharing.delivery import Delivery, Strategy
-from kube_accel.stopping import stop_event
-
-_log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-    stop = stop_event()
-    logs.configure(arguments.log_level)
-    options = _options(arguments)
-    monitor = GpuMonitor(watching(arguments))
-    try:
-        check_directories(options)
-        client = client_in_cluster(options.service_account_dir)
-        if not take_turns(options.listen, ModeLock(options.state_dir, DRA), stop):
-            return EXIT_OK
-        monitor.start()
-        # Loading what serves takes as long as a worker takes to read the GPUs: both at once.
-        from kube_accel.dra.daemon import DraDaemon
 
-        daemon = DraDaemon(options, monitor, client, stop)
-        gc.freeze()
-        return daemon.run()
-    except (NodeError, KubeconfigError) as error:
-        _log.error("cannot start", extra={"reason": str(error)})
-        return EXIT_NODE
-    finally:
-        monitor.stop()
+    def prepare() -> Start:
+        options = _options(arguments)
+        check_directories(options)
+        try:
+            client = client_in_cluster(options.service_account_dir)
+        except KubeconfigError as error:
+            raise NodeError(str(error)) from error
+
+        def start(monitor: GpuMonitor, stop: threading.Event) -> int:
+            # Loading what serves takes as long as a worker takes to read the GPUs: both at once.
+            from kube_accel.dra.daemon import DraDaemon
+
+            daemon = DraDaemon(options, monitor, client, stop)
+            gc.freeze()
+            return daemon.run()
+
+        return start
+
+    return run_daemon(arguments, DRA, prepare)
 
 
 def _options(arguments: argparse.Namespace) -> DraOptions:

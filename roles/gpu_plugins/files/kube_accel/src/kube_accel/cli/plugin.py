@@ -4,71 +4,46 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
-import logging
 import os
-from contextlib import suppress
+import threading
+from functools import partial
 
-from kube_accel import exclusions, logs
-from kube_accel.enforce.fd_cache import raise_limit
-from kube_accel.nvml import switches
+from kube_accel.cli.daemon import Start, run_daemon
 from kube_accel.nvml.monitor import GpuMonitor
-from kube_accel.nvml.options import MonitorOptions
 from kube_accel.plugin.configuration.delivery_flags import DeliveryFlags
 from kube_accel.plugin.configuration.options import (
     ConfigMapRef,
     MigOptions,
-    NodeError,
     PluginOptions,
     check_directories,
 )
-from kube_accel.plugin.mode_lock import ModeLock
 from kube_accel.plugin.node.cdi_writer import CdiOptions
-from kube_accel.plugin.turns import take_turns
-from kube_accel.sharing.profile import PROFILES
-from kube_accel.sharing.whole import NEEDED_NODES
-from kube_accel.stopping import stop_event
-
-EXIT_OK, EXIT_NODE = 0, 2
-
-M_ARENA_MAX = -8
-"""malloc.h of the GNU C library."""
-
-_log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code."""
-    with suppress(AttributeError):
-        # Many threads that each need little: one heap for all costs some MiB less than one for each.
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-    stop = stop_event()
-    logs.configure(arguments.log_level)
-    raise_limit()
-    options = _options(arguments)
-    monitor = GpuMonitor(watching(arguments))
-    try:
-        check_directories(options)
-        if not take_turns(options.listen, ModeLock(options.state_dir, options.mode), stop):
-            return EXIT_OK
-        monitor.start()
-        # Loading what serves takes as long as a worker takes to read the GPUs: both at once.
-        from kube_accel.plugin.daemon import Daemon
 
-        daemon = Daemon(options, monitor, stop)
-        # Modules stay: a look at all of them for garbage takes 30 ms, and every thread waits for it.
-        gc.freeze()
-        code = daemon.run()
-        if daemon.handed_over:
-            monitor.stop()
-            os._exit(code)  # the connections stay open, though a thread may be about to close them
-        return code
-    except NodeError as error:
-        _log.error("cannot start", extra={"reason": str(error)})
-        return EXIT_NODE
-    finally:
+    def prepare() -> Start:
+        options = _options(arguments)
+        check_directories(options)
+        return partial(_serve, options)
+
+    return run_daemon(arguments, arguments.mode, prepare)
+
+
+def _serve(options: PluginOptions, monitor: GpuMonitor, stop: threading.Event) -> int:
+    # Loading what serves takes as long as a worker takes to read the GPUs: both at once.
+    from kube_accel.plugin.daemon import Daemon
+
+    daemon = Daemon(options, monitor, stop)
+    # Modules stay: a look at all of them for garbage takes 30 ms, and every thread waits for it.
+    gc.freeze()
+    code = daemon.run()
+    if daemon.handed_over:
         monitor.stop()
+        os._exit(code)  # the connections stay open, though a thread may be about to close them
+    return code
 
 
 def _options(arguments: argparse.Namespace) -> PluginOptions:
@@ -133,22 +108,4 @@ def _cutting(arguments: argparse.Namespace) -> MigOptions | None:
         arguments.mig_drain_force,
         arguments.mig_drain_timeout,
         arguments.proc_root,
-    )
-
-
-def watching(arguments: argparse.Namespace) -> MonitorOptions:
-    """Return what is watched of the GPUs, and how."""
-    found, wrong = switches.read(os.environ)
-    for sentence in wrong:
-        _log.warning("a health check switch is not understood", extra={"reason": sentence})
-    return MonitorOptions(
-        sysfs_root=arguments.sysfs_root,
-        proc_root=arguments.proc_root,
-        switches=found,
-        kernel_logs=tuple(arguments.kernel_log),
-        memory=arguments.state_dir / "health.json",
-        excluded=arguments.state_dir / exclusions.FILE,
-        # A driver below another root has its device files there.
-        dev_root=arguments.dev_root if arguments.nvidia_driver_root in (None, "", "/") else None,
-        shared_nodes=NEEDED_NODES if arguments.mode in PROFILES else (),
     )

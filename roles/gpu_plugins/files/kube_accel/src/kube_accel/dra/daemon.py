@@ -24,12 +24,9 @@ from kube_accel.kube.client import KubeClient
 from kube_accel.metrics.exposition import Writer
 from kube_accel.metrics.service import Service, Services
 from kube_accel.nvml.gpus import Gpus
-from kube_accel.plugin.admin import AdminServer, Command
-from kube_accel.plugin.configuration.options import NodeError, listen_problem
-from kube_accel.plugin.driver_commands import quiesce, resume
+from kube_accel.plugin.configuration.options import NodeError
+from kube_accel.plugin.front import listen
 from kube_accel.plugin.node.cdi_writer import CdiDocuments
-from kube_accel.plugin.node.condition_reporter import ConditionReporter
-from kube_accel.plugin.probes import probe_server
 from kube_accel.stopping import Parts
 
 _log = logging.getLogger(__name__)
@@ -64,36 +61,17 @@ class DraDaemon:
         self._sockets = Sockets(where, options.state_dir, self._service)
         self._services, self._writer = Services(options.node_name), Writer()
         self._files_problem = ""
-        self._listen()
-
-    def _listen(self) -> None:
-        options, gpus = self._options, self._gpus
         probes = {"/healthz": lambda: "", "/readyz": self._readyz}
-        try:
-            self._probes = probe_server(options.listen, probes, {"/metrics": self._metrics})
-        except OSError as error:
-            raise NodeError(listen_problem(options.listen, error)) from error
-        commands: dict[str, Command] = {
-            "status": self._status,
-            "quiesce": partial(quiesce, gpus),
-            "resume": partial(resume, gpus),
-        }
-        try:
-            self._admin = AdminServer(options.state_dir, commands)
-            self._condition = ConditionReporter(
-                options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot
-            )
-        except OSError as error:
-            raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
+        self._front = listen(options, probes, {"/metrics": self._metrics}, self._status, gpus)
 
     def run(self) -> int:
         """Serve until ``stop`` is set, and return the exit code of the process. Raises NodeError."""
         self._parts.start("gpus", self._follow_gpus)
         self._parts.start("slices", partial(self._publisher.watch.run, self._stop))
         self._parts.start("publisher", partial(self._publisher.run, self._stop))
-        self._parts.start("condition", self._condition.run)
-        self._parts.start("admin", self._admin.run)
-        self._parts.start("probes", self._probes.run)
+        self._parts.start("condition", self._front.condition.run)
+        self._parts.start("admin", self._front.admin.run)
+        self._parts.start("probes", self._front.probes.run)
         self._devices.wait(0, _FIRST_LOOK)
         self._check_claims()
         self._look_after_files()
@@ -108,7 +86,7 @@ class DraDaemon:
         self._devices.close()
         self._sockets.close()
         self._publisher.stop()
-        self._condition.withdraw()
+        self._front.condition.withdraw()
         return self._parts.exit_code
 
     def _follow_gpus(self) -> None:
@@ -116,7 +94,7 @@ class DraDaemon:
         while True:
             if self._devices.see(snapshot):
                 self._publisher.wake()
-            self._condition.wake()
+            self._front.condition.wake()
             snapshot = self._gpus.wait(snapshot.version, timeout=60)
 
     def _keep_files(self) -> None:

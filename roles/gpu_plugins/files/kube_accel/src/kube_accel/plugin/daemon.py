@@ -15,12 +15,11 @@ from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import DriverState, Health, Inventory, Share, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.nvml.gpus import Gpus
-from kube_accel.plugin.admin import AdminServer, Command
 from kube_accel.plugin.configuration.choice import NotChosenError
 from kube_accel.plugin.configuration.configurator import Configurator, NotNowError
 from kube_accel.plugin.configuration.file import Configuration
-from kube_accel.plugin.configuration.options import NodeError, PluginOptions, listen_problem, read_configuration
-from kube_accel.plugin.driver_commands import quiesce, resume
+from kube_accel.plugin.configuration.options import NodeError, PluginOptions, read_configuration
+from kube_accel.plugin.front import Front, listen
 from kube_accel.plugin.kubelet.device_exclusivity import DeviceExclusivity
 from kube_accel.plugin.kubelet.handover import Keeper
 from kube_accel.plugin.kubelet.holdings import Holder, HoldingsReader, Lister, strangers
@@ -29,9 +28,7 @@ from kube_accel.plugin.kubelet.server import WholeGpuPlugin
 from kube_accel.plugin.node.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.node.cdi_writer import CdiWriter
 from kube_accel.plugin.node.condition import silences
-from kube_accel.plugin.node.condition_reporter import ConditionReporter
 from kube_accel.plugin.node.labels import LabelWriter
-from kube_accel.plugin.probes import probe_server
 from kube_accel.plugin.served import Served, ServedResources
 from kube_accel.plugin.whole_runtime import WholeGpus
 from kube_accel.sharing import whole
@@ -110,34 +107,17 @@ class Daemon:
         self._metrics = self._collector() if options.metrics_interval else None
         self.handed_over = False
         """The connections are the successor's by now: the process has to end without closing them."""
-        self._listen()
+        self._front = self._listen()
 
-    def _listen(self) -> None:
-        options, gpus = self._options, self._gpus
+    def _listen(self) -> Front:
+        options, pages = self._options, self._metrics.pages if self._metrics is not None else {}
         probes = {"/healthz": self._served.failure, "/readyz": self._readyz}
-        pages = self._metrics.pages if self._metrics is not None else {}
-        try:
-            self._probes = probe_server(options.listen, probes, pages)
-        except OSError as error:
-            raise NodeError(listen_problem(options.listen, error)) from error
-        commands: dict[str, Command] = {
-            "status": self._status,
-            "quiesce": partial(quiesce, gpus),
-            "resume": partial(resume, gpus),
-        }
-        try:
-            self._admin = AdminServer(options.state_dir, commands)
-        except OSError as error:
-            raise NodeError(
-                f"--state-dir {options.state_dir} cannot hold the admin socket: {error}; choose another directory"
-            ) from error
+        front = listen(options, probes, pages, self._status, self._gpus)
         try:
             self._keeper = Keeper(options.state_dir, self._served.serves)
-            self._condition_reporter = ConditionReporter(
-                options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot
-            )
         except OSError as error:
             raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
+        return front
 
     def run(self) -> int:
         """Serve until ``stop`` is set, and return the exit code of the process."""
@@ -154,10 +134,10 @@ class Daemon:
         cutting = None
         if self._mig is not None:
             cutting = self._start("mig", partial(self._follow, "--mig-configs", self._mig))
-        self._start("condition", self._condition_reporter.run)
+        self._start("condition", self._front.condition.run)
         self._start("handover", self._keeper.run)
-        self._start("admin", self._admin.run)
-        self._start("probes", self._probes.run)
+        self._start("admin", self._front.admin.run)
+        self._start("probes", self._front.probes.run)
         if self._metrics is not None:
             self._start("metrics", partial(self._metrics.run, self._stop))
         if self._pending is not None:
@@ -182,7 +162,7 @@ class Daemon:
             return self._parts.exit_code
         for served in self._served.all:
             served.plugin.close()
-        self._condition_reporter.withdraw()
+        self._front.condition.withdraw()
         return self._parts.exit_code
 
     def _hand_over(self) -> bool:
@@ -219,7 +199,7 @@ class Daemon:
         )
 
     def _given_twice(self, reason: str) -> None:
-        self._condition_reporter.warn("GpuGivenTwice", reason)
+        self._front.condition.warn("GpuGivenTwice", reason)
 
     def _register(self, name: str) -> None:
         served = self._served.by_name[name]
@@ -252,7 +232,7 @@ class Daemon:
         snapshot = self._gpus.snapshot()
         while True:
             self._publish()
-            self._condition_reporter.wake()
+            self._front.condition.wake()
             if self._mig is not None:
                 self._mig.wake()
             version = snapshot.version
@@ -307,7 +287,7 @@ class Daemon:
         with self._publishing:
             snapshot = self._snapshot()
             for fault in silences(snapshot):
-                self._condition_reporter.warn("GpuValueUnreadable", fault)
+                self._front.condition.warn("GpuValueUnreadable", fault)
             # A plugin that follows another must not show an empty list before it looked.
             if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
                 return
@@ -317,7 +297,7 @@ class Daemon:
                     return
                 self._whole.see(snapshot)
                 for reason in self._whole.left_out:
-                    self._condition_reporter.warn("GpuNotOffered", reason)
+                    self._front.condition.warn("GpuNotOffered", reason)
                 self._match_resources()
                 self._record_whole(snapshot.inventory)
             for served in self._served.all:
@@ -358,7 +338,7 @@ class Daemon:
         return self._mps.apply(snapshot)
 
     def _mps_incident(self, uuid: str, message: str) -> None:
-        self._condition_reporter.warn("MpsInterrupted", f"GPU {uuid}: {message}")
+        self._front.condition.warn("MpsInterrupted", f"GPU {uuid}: {message}")
 
     def _holdings_changed(self) -> None:
         self._held_elsewhere = strangers(self._holdings.listed or (), self._foreign)
