@@ -45,9 +45,10 @@ def test_tasks_read_what_the_plan_has_and_all_of_it() -> None:
 def test_the_planner_is_given_what_it_reads() -> None:
     options, seen = Recorded(), Recorded()
     plan(options, {}, seen)
-    assert options.asked == set(VARIABLES["__container_runtime_options"])
-    assert seen.asked == set(VARIABLES["__container_runtime_seen"])
-    told = set(re.findall(r"__container_runtime_\w+", " ".join(VARIABLES["__container_runtime_seen"].values())))
+    of_others = set(re.findall(r"'(\w+)': ", VARIABLES["__container_runtime_plan"]))
+    assert options.asked == {*VARIABLES["__container_runtime_options"], *of_others}
+    assert seen.asked == set(re.findall(r"'(\w+)': ", VARIABLES["__container_runtime_seen"]))
+    told = set(re.findall(r"__container_runtime_\w+", VARIABLES["__container_runtime_seen"]))
     assert told <= set(re.findall(r"register: (\w+)", TASKS))
 
 

@@ -17,7 +17,7 @@ from yaml_files import document
 from .conftest import ROLES, Evaluate
 
 TASKS = {path.name: path.read_text() for path in sorted((ROLES / "driver/tasks").glob("*.yml"))}
-ASKED = document(ROLES / "driver/vars/main.yml")["__driver_asked"]
+VARIABLES = document(ROLES / "driver/vars/main.yml")
 
 
 def names(kind: Any, prefix: str = "") -> set[str]:
@@ -37,13 +37,14 @@ def test_tasks_read_what_the_plan_has_and_all_of_it() -> None:
 
 
 def test_the_planner_is_given_what_it_reads() -> None:
-    assert set(ASKED["options"]) == {f"driver_{field.name}" for field in fields(options.Options)}
-    assert set(ASKED["seen"]) == {field.name for field in fields(Answers)} | {"observation", "connection"}
+    assert set(VARIABLES["__driver_options"]) == {f"driver_{field.name}" for field in fields(options.Options)}
+    told = set(re.findall(r"'(\w+)': ", VARIABLES["__driver_seen"]))
+    assert told == {field.name for field in fields(Answers)} | {"observation", "connection"}
 
 
 def test_what_the_planner_is_told_of_tasks_is_what_they_register() -> None:
     registered = {name for text in TASKS.values() for name in re.findall(r"register: (\w+)", text)}
-    told = set(re.findall(r"__driver_\w+", " ".join(map(str, ASKED["seen"].values()))))
+    told = set(re.findall(r"__driver_\w+", VARIABLES["__driver_seen"]))
     assert told <= registered
 
 
