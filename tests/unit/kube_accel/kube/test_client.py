@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError
 from kube_accel.kube.client import Credentials, KubeClient
@@ -19,8 +21,9 @@ SECONDS = 10
 class Scripted:
     """An API server that answers each request with the next bytes of a script, whatever it asks."""
 
-    def __init__(self, script: list[bytes]) -> None:
+    def __init__(self, script: list[bytes], context: ssl.SSLContext | None = None) -> None:
         self.script = script
+        self._context = context
         self.connections = 0
         self.heads: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -36,6 +39,8 @@ class Scripted:
             except OSError:
                 return
             connection.settimeout(SECONDS)
+            if self._context is not None:
+                connection = self._context.wrap_socket(connection, server_side=True)
             self.connections += 1
             with connection:
                 while self.script:
@@ -73,6 +78,24 @@ def test_requests_share_a_kept_connection(served: Scripted) -> None:
     assert served.connections == 1
     assert served.heads[1].startswith(b"POST /api HTTP/1.1\r\nHost: 127.0.0.1:")
     assert served.heads[1].endswith(b'Authorization: Bearer secret\r\nContent-Length: 8\r\n\r\n{"a": 1}')
+
+
+def test_requests_share_a_kept_connection_with_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server = Scripted([OK, OK + OK, OK], context)
+    server.url = server.url.replace("http:", "https:")
+    api = client(server, ca_file=tmp_path / "ca.crt")
+    try:
+        assert [api.get("/"), api.get("/")] == [{"answer": 1}] * 2
+        assert server.connections == 1
+        # What nobody asked for came with the second answer.
+        assert api.get("/") == {"answer": 1}
+        assert server.connections == 2
+    finally:
+        server.end()
 
 
 @pytest.mark.parametrize(
@@ -121,10 +144,13 @@ def test_chunks_and_early_answers_are_read_to_their_end(served: Scripted) -> Non
     [
         [b""],
         [b"HTTP/1.1 200"],
+        [b"HTTP/1.1 200 OK\r\nContent-Ty"],
         [b"SSH-2.0-OpenSSH\r\n\r\n"],
         [b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"],
         [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}"],
         [b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n{}"],
+        [CHUNKED[:-2] + b"Content-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n"],
         [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n{}"],
         [b"HTTP/1.1 101 Switching Protocols\r\n\r\n"],
         [CHUNKED + b"-1\r\n{}"],

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kept HTTP/1.1 connections to one server, for requests that come often, and streams that bring small pieces.
 
-A general client takes four times as long for a short request, most of it for what the API server does not use:
-redirects, retries, cookies, compressed bodies, and headers as objects.
+``http.client`` reads the answers. It believes any length of them; what RFC 9112, 6.3, asks of that is checked here.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import select
 import socket
@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -24,17 +26,12 @@ _KEPT: Final = 32
 _IDLE_SECONDS: Final = 60.0
 """A connection that has waited longer is closed: the API server and what stands before it do so after 90 and more."""
 _CONNECT_SECONDS: Final = 5.0
-_RECEIVED: Final = 1 << 16
-_MOST_HEAD: Final = 64 << 10
-"""Bytes of the head of an answer, and of a chunk's first line."""
+_PIECE: Final = 1 << 16
+"""Bytes of a stream that are read at once, at most."""
 
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?(?=\r\n)")
-_FIELD = re.compile(rb"\r\n(content-length|transfer-encoding|connection):[ \t]*([^\r\n]*)", re.IGNORECASE)
-_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LINE = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
-_BODILESS = (204, 304)
-_DIGITS: Final = 15
-"""Of the longest length that is believed."""
+_LENGTH = re.compile("[0-9]{1,9} *")
+_HTTP_1_0: Final = 10
 
 
 class AnswerError(OSError):
@@ -73,16 +70,18 @@ class Connections:
         request = self._written(method, target, fields, body)
         connection = self._waiting() or _Connection(self._address, self._context)
         try:
-            answer, keep = connection.ask(request, timeout)
+            with _understanding():
+                answer = connection.begin(request, timeout)
+                content = answer.read()
         except BaseException:
             connection.close()
             raise
-        if keep and not self._ended and len(self._kept) < _KEPT:
+        if answer.will_close or self._ended or len(self._kept) >= _KEPT:
+            connection.close()
+        else:
             connection.since = time.monotonic()
             self._kept.append(connection)
-        else:
-            connection.close()
-        return answer
+        return Answer(answer.status, content)
 
     @contextmanager
     def stream(self, target: str, fields: dict[str, str], timeout: float) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -94,7 +93,9 @@ class Connections:
         request = self._written("GET", target, fields, None)
         connection = _Connection(self._address, self._context)
         try:
-            yield connection.stream(request, timeout)
+            with _understanding():
+                answer = connection.begin(request, timeout)
+            yield answer.status, _pieces(answer)
         finally:
             # Closed, not drained: the rest of a watch has no end.
             connection.close()
@@ -129,6 +130,19 @@ class Connections:
             found.close()
 
 
+class _Received(io.BufferedReader):
+    """What comes on one connection, answer after answer. Each reads it as a file of its own, and closes that."""
+
+    def makefile(self, _mode: str) -> _Received:
+        return self
+
+    def close(self) -> None:
+        """Leave it open for the next answer."""
+
+    def end(self) -> None:
+        super().close()
+
+
 class _Connection:
     """One connection, for one request at a time."""
 
@@ -142,124 +156,69 @@ class _Connection:
         except BaseException:
             plain.close()
             raise
-        self._buffer = bytearray()
-        self._chunked = False
+        self._received = _Received(self._socket.makefile("rb", buffering=0))
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self.since = 0.0
         """Monotonic seconds; since when it waits for a request."""
 
     def close(self) -> None:
+        self._received.end()
         self._socket.close()
 
     def silent(self) -> bool:
         """Return whether the server has neither closed the connection nor said something that nobody asked for."""
-        return not self._buffer and not self._poll.poll(0)
+        if self._poll.poll(0):
+            return False
+        self._socket.settimeout(0)
+        try:
+            return not self._received.peek(1)
+        except OSError as error:
+            return isinstance(error, ssl.SSLWantReadError)
 
-    def ask(self, request: bytes, timeout: float) -> tuple[Answer, bool]:
-        """Return the answer, and whether the connection may be used again. Raises OSError."""
-        status, keep, length = self._begin(request, timeout)
-        if length is not None:
-            return Answer(status, self._take(length)), keep
-        return Answer(status, b"".join(self._pieces(None))), keep
-
-    def stream(self, request: bytes, timeout: float) -> tuple[int, Iterator[bytes]]:
-        """Return the status, and the pieces of the body as they come. Raises OSError, also while these are read."""
-        status, _, length = self._begin(request, timeout)
-        return status, self._pieces(length)
-
-    def _begin(self, request: bytes, timeout: float) -> tuple[int, bool, int | None]:
-        """Send a request and read the head of its answer.
-
-        Return the status, whether the connection may be used again after the body, and how long that is: None where
-        only its end will tell.
-        """
+    def begin(self, request: bytes, timeout: float) -> HTTPResponse:
+        """Send a request, and return its answer without the body. Raises OSError and HTTPException."""
         self._socket.settimeout(timeout)
         self._socket.sendall(request)
         while True:
-            minor, status, fields = self._head()
-            if status >= 200:
-                break
-            if status == 101:
+            # Its constructor only calls ``makefile``.
+            answer = HTTPResponse(self._received)  # type: ignore[arg-type]
+            answer.begin()
+            if answer.status == HTTPStatus.SWITCHING_PROTOCOLS:
                 raise AnswerError("the answer switches to another protocol")
-        lengths = {value.strip() for name, value in fields if name.lower() == b"content-length"}
-        codings = [value.strip().lower() for name, value in fields if name.lower() == b"transfer-encoding"]
-        options = b",".join(value.lower() for name, value in fields if name.lower() == b"connection")
-        keep = minor == b"1" and b"close" not in options
-        self._chunked = bool(codings)
-        if status in _BODILESS:
-            return status, keep, 0
-        if codings:
-            if codings != [b"chunked"]:
-                raise AnswerError("the answer has a transfer coding other than chunked")
-            return status, keep and not lengths, None
-        if not lengths:
-            return status, False, None
-        length = lengths.pop()
-        if lengths or not length.isdigit() or len(length) > _DIGITS:
-            raise AnswerError("the answer has no single length")
-        return status, keep, int(length)
+            if answer.status >= HTTPStatus.OK:
+                _demand_length(answer)
+                return answer
 
-    def _head(self) -> tuple[bytes, int, list[tuple[bytes, bytes]]]:
-        """Return the minor version, the status, and the fields that say how long the body is."""
-        end = self._find(b"\r\n\r\n", "head")
-        head = self._take(end + 4)
-        found = _STATUS.match(head)
-        if found is None:
-            raise AnswerError("the answer is no HTTP/1.1")
-        return found[1], int(found[2]), _FIELD.findall(head)
 
-    def _pieces(self, length: int | None) -> Iterator[bytes]:
-        if length is not None:
-            yield from self._counted(length)
-        elif not self._chunked:
-            yield bytes(self._buffer)
-            while data := self._socket.recv(_RECEIVED):
-                yield data
-        else:
-            while size := self._chunk_size():
-                yield from self._counted(size)
-                if self._take(2) != b"\r\n":
-                    raise AnswerError("the answer has a chunk that does not end")
-            while self._take(self._find(b"\r\n", "trailer") + 2) != b"\r\n":
-                pass
+def _demand_length(answer: HTTPResponse) -> None:
+    """Have an answer say once where it ends: a head that was cut off does not. Raises AnswerError."""
+    if answer.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+        return
+    lengths = set(answer.headers.get_all("Content-Length", ()))
+    codings = answer.headers.get_all("Transfer-Encoding", ())
+    closes = answer.version == _HTTP_1_0 or "close" in answer.headers.get("Connection", "").lower()
+    if len(lengths) + len(codings) > 1 or not (lengths or codings or closes):
+        raise AnswerError("the answer does not say, or says differently, how long it is")
+    if codings and not answer.chunked:
+        raise AnswerError("the answer has a transfer coding other than chunked")
+    if lengths and not _LENGTH.fullmatch(lengths.pop()):
+        raise AnswerError("the answer has no length that can be believed")
 
-    def _counted(self, left: int) -> Iterator[bytes]:
-        """Yield so many bytes, as they come."""
-        while left:
-            if not self._buffer:
-                self._receive()
-            piece = self._take(min(left, len(self._buffer)))
-            left -= len(piece)
+
+def _pieces(answer: HTTPResponse) -> Iterator[bytes]:
+    with _understanding():
+        while piece := answer.read1(_PIECE) if answer.length is None else answer.read():
             yield piece
 
-    def _chunk_size(self) -> int:
-        line = self._take(self._find(b"\r\n", "chunk") + 2)
-        size = line[:-2].partition(b";")[0].strip()
-        if not _SIZE.fullmatch(size):
-            raise AnswerError("the answer has a chunk without a size")
-        return int(size, 16)
 
-    def _find(self, end: bytes, what: str) -> int:
-        """Return where this comes in what has been, or will be, received."""
-        while (position := self._buffer.find(end)) < 0:
-            if len(self._buffer) > _MOST_HEAD:
-                raise AnswerError(f"the answer has a {what} of more than {_MOST_HEAD} bytes")
-            self._receive()
-        return position
-
-    def _take(self, size: int) -> bytes:
-        self._fill(size)
-        taken = bytes(memoryview(self._buffer)[:size])
-        del self._buffer[:size]
-        return taken
-
-    def _fill(self, size: int) -> None:
-        while len(self._buffer) < size:
-            self._receive()
-
-    def _receive(self) -> None:
-        data = self._socket.recv(_RECEIVED)
-        if not data:
-            raise AnswerError("the server closed the connection before the end of its answer")
-        self._buffer += data
+@contextmanager
+def _understanding() -> Iterator[None]:
+    """Have what ``http.client`` cannot read raise AnswerError."""
+    try:
+        yield
+    except (IncompleteRead, RemoteDisconnected) as error:
+        raise AnswerError("the server closed the connection before the end of its answer") from error
+    except HTTPException as error:
+        # Its text is what came, of whatever length.
+        raise AnswerError(f"the answer is no HTTP/1.1: {type(error).__name__}") from error
