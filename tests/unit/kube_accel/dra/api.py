@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kube_accel.dra.publisher import SLICES, Publisher
@@ -24,6 +24,9 @@ class FakeApi:
         self.claims: dict[str, dict[str, Any]] = {}
         self.writes: list[str] = []
         self.away = False
+        self.before_answer: Callable[[], None] = lambda: None
+        """What happens between a POST and its answer."""
+        self._wiped: list[dict[str, Any]] = []
         self._version = 0
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -39,7 +42,9 @@ class FakeApi:
         dry = self._writes("POST", path)
         name = f"{body['metadata']['generateName']}{self._version:05}"
         metadata = {**body["metadata"], "name": name, "uid": f"uid-{name}"}
-        return self._store({**body, "metadata": metadata}, dry)
+        found = self._store({**body, "metadata": metadata}, dry)
+        self.before_answer()
+        return found
 
     def put(self, path: str, body: Any) -> dict[str, Any]:
         dry = self._writes("PUT", path)
@@ -54,10 +59,18 @@ class FakeApi:
             raise ApiRefusedError(404, "not found")
         return b"{}"
 
+    def wipe(self) -> None:
+        """Delete all slices, as kubelet does."""
+        for each in self.slices.values():
+            self._version += 1
+            self._wiped.append({**each, "metadata": {**each["metadata"], "resourceVersion": str(self._version)}})
+        self.slices.clear()
+
     def deliver(self, publisher: Publisher) -> None:
-        """Have the publisher's watch bring all slices."""
-        for name in publisher.slices.keys() - self.slices.keys():
-            publisher.slices.lose(name)
+        """Have the publisher's watch bring all slices, and say which were wiped."""
+        for each in self._wiped:
+            publisher.slices.drop(each)
+        self._wiped.clear()
         for each in self.slices.values():
             publisher.slices.keep(copy.deepcopy(each))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,9 +88,37 @@ def test_wiped_slices_are_put_back(tmp_path: Path) -> None:
     node = Node(FakeApi(), tmp_path)
     with node.running():
         node.wait(*ALL)
-        node.api.slices.clear()
+        node.api.wipe()
         node.api.deliver(node.publisher)
         node.wait(*ALL)
+
+
+def test_slices_wiped_before_their_write_is_answered_are_put_back(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+
+    def wipe() -> None:
+        node.api.before_answer = lambda: None
+        node.api.wipe()
+        node.api.deliver(node.publisher)
+
+    node.api.before_answer = wipe
+    with node.running():
+        wait(lambda: node.api.writes == ["POST", "POST"], "a second write")
+        node.wait(*ALL)
+
+
+def test_late_event_of_the_watch_does_not_undo_what_was_written(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        late = copy.deepcopy([*node.api.slices.values()])
+        node.see(1)
+        node.wait(*ALL, tainted="gpu-01")
+        for each in late:
+            node.publisher.slices.keep(each)
+        node.see()
+        node.wait(*ALL)
+    assert node.api.writes == ["POST", "PUT dry", "PUT", "PUT"]
 
 
 def test_sick_gpu_is_tainted_until_it_is_well(tmp_path: Path) -> None:

@@ -55,19 +55,33 @@ class NodeSlices:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._lock = threading.Lock()
         self._slices: dict[str, Slice] = {}
+        self._seen = 0
+        """The latest version that the watch brought."""
         self._on_change = on_change
 
     def keep(self, item: dict[str, Any]) -> str | None:
-        """Note that a slice is there."""
-        name = str(shaped(item, _SHAPE)["metadata"]["name"])
+        """Note that a slice is there. An older version than ours is left. Raises ApiJsonError."""
+        name, version = str(shaped(item, _SHAPE)["metadata"]["name"]), _version(item)
         with self._lock:
-            self._slices[name] = item
+            self._seen = max(self._seen, version)
+            if name not in self._slices or version > _version(self._slices[name]):
+                self._slices[name] = item
         self._on_change()
         return name
 
     def drop(self, item: dict[str, Any]) -> None:
-        """Note that a slice is gone."""
+        """Note that a slice is gone. Raises ApiJsonError."""
+        version = _version(item)
+        with self._lock:
+            self._seen = max(self._seen, version)
         self.lose(item["metadata"]["name"])
+
+    def written(self, item: dict[str, Any]) -> None:
+        """Note what a write of ours made. Once the watch is past it, the watch knows better: it may be gone."""
+        name, version = item["metadata"]["name"], _version(item)
+        with self._lock:
+            if version > self._seen:
+                self._slices[name] = item
 
     def keys(self) -> set[str]:
         """Return the names of all."""
@@ -223,8 +237,7 @@ class Publisher:
                 if "taints" in lost:
                     self._keeps_taints = False
                     self._wake.set()
-            # The watch brings it too, later.
-            self.slices.keep(answer)
+            self.slices.written(answer)
         if needed.delete or needed.writes:
             generations = {each["spec"]["pool"]["generation"] for each in self.slices.of_pool(pool(self._node))}
             extra = {"pool": pool(self._node), "slices": len(wanted), "generation": max(generations, default=0)}
@@ -272,6 +285,14 @@ def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:
     """Return the resources that kubelet offers, by name."""
     found = (node.get("status") or {}).get("allocatable") or {}
     return {line(name): whole_units(count) or 0 for name, count in found.items()}
+
+
+def _version(item: Mapping[str, Any]) -> int:
+    """Return the resourceVersion. Of one kind of object, the API server counts them up (KEP-5504)."""
+    found = str(item["metadata"]["resourceVersion"])
+    if not found.isdecimal():
+        raise ApiJsonError(f"the API server's ResourceSlice has the resourceVersion {line(found)}, which is no number")
+    return int(found)
 
 
 def _devices(answer: Mapping[str, Any]) -> Sequence[Device]:
