@@ -5,6 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv/bin
 SCENARIO ?= default
+PLAYBOOKS_LINTED_LATER := molecule/ examples/
 LINK := .build/link/ansible_collections/accel
 STAGE := .build/stage/ansible_collections/accel/kubernetes
 KUBE_ACCEL := roles/gpu_plugins/files/kube_accel
@@ -18,10 +19,10 @@ export ANSIBLE_PIPELINING := 1
 # Where it is set, every start of Python compiles anew what it imports: twice the time that the import takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo playground pictures docs docsite test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
+.PHONY: help setup demo playground pictures docs docsite test test-ci test-full lint lint-playbooks sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
 
 help: ## List the targets.
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: .build/ready ## Create the Python environment, and unpack the tools that tests use.
 
@@ -52,13 +53,13 @@ docsite: setup ## Build all pages as HTML with a search, in .build/docsite/html.
 	@tests/tools/docsite/build.sh
 
 # pytest runs beside the steps, some of which keep one core busy. It takes the longest, and so speaks last.
-test: setup ## Run linters, sanity, the demo, and unit tests before a push: 7 minutes.
+test: setup ## Run linters, sanity, the demo, and unit tests before a push: 6 minutes.
 	@printf '== pytest: all that calls functions, beside lint, sanity, and the demo\n'
 	@$(MAKE) --no-print-directory --jobs=4 step-lint step-sanity step-demo pytest || \
 	  { grep --no-filename '^== .*: FAILED' .cache/steps/*.log; exit 1; }
 
 test-ci: setup ## Run molecule, the docs site, and tests that start Ansible and daemons: 30 minutes.
-	@$(MAKE) --no-print-directory step-docsite step-molecule
+	@$(MAKE) --no-print-directory step-lint-playbooks step-docsite step-molecule
 	@printf '== pytest: what starts Ansible, daemons and servers\n'
 	@$(MAKE) --no-print-directory pytest MARKS="ci and not full"
 
@@ -74,7 +75,7 @@ step-%: setup
 	@tests/tools/step.sh $* $(MAKE) --no-print-directory $*
 
 # ansible-lint (production), yamllint, ruff, clang-format, PyMarkdown, and the lengths of lines and sentences.
-lint: setup ## Run all linters, mypy, and the checks of prose.
+lint: setup ## Run linters, mypy, and the checks of prose. lint-playbooks has the rest.
 	ruff check .
 	ruff format --check .
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
@@ -83,7 +84,11 @@ lint: setup ## Run all linters, mypy, and the checks of prose.
 	yamllint --strict .
 	git ls-files '*.md' | xargs pymarkdown scan
 	python tests/tools/prose.py
-	ansible-lint --strict
+	ansible-lint --strict $(addprefix --exclude ,$(PLAYBOOKS_LINTED_LATER))
+
+# ansible-lint starts Ansible for each playbook.
+lint-playbooks: setup ## Run ansible-lint on the playbooks of molecule and of the examples.
+	ansible-lint --strict $(PLAYBOOKS_LINTED_LATER)
 
 sanity: setup ## Run ansible-test sanity on a copy of the collection.
 	@tests/tools/sanity.sh $(STAGE)
