@@ -58,6 +58,10 @@ class Observation:
     fabric_manager: str = ""
     persistence_unit: bool = False
     """Whether the persistence daemon's unit is the role's."""
+    boot_modules: str = ""
+    """Mode and SHA-256 of the role's file of modules to load at boot, with a space between."""
+    device_files: bool = False
+    """Whether ``/dev/nvidia-uvm`` exists."""
     non_free: bool = False
     keyring: bool = False
     """Whether apt has the keyring of NVIDIA's repository."""
@@ -157,13 +161,17 @@ def read_observation(text: object) -> Optional[Observation]:
         return None
     if not isinstance(document, dict):
         return None
-    texts = ("loaded", "taint", "installed", "license", "vermagic", "vendor", "fabric_manager", "stream")
-    flags = ("nvswitch", "nouveau", "blacklisted", "secure_boot", "key_enrolled", "dgx", "operator", "runfile")
+    texts = (
+        *("loaded", "taint", "installed", "license", "vermagic", "vendor"),
+        *("fabric_manager", "stream", "boot_modules"),
+    )
+    flags = (
+        *("nvswitch", "nouveau", "blacklisted", "secure_boot", "key_enrolled", "dgx", "operator", "runfile"),
+        *("persistence_unit", "device_files", "non_free", "keyring", "initramfs"),
+    )
     lists = ("packages", "pinning", "held")
     found: Dict[str, Any] = {name: _text(document.get(name)) for name in texts}
-    found.update(
-        (name, document.get(name) is True) for name in (*flags, "persistence_unit", "non_free", "keyring", "initramfs")
-    )
+    found.update((name, document.get(name) is True) for name in flags)
     found.update((name, _words(document.get(name))) for name in lists)
     return Observation(gpus=_gpus(document.get("gpus")), free=_free(document.get("free")), **found)
 

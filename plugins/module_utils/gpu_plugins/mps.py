@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, List, Mapping
+from typing import Any, List, Mapping, Sequence
 
-from ..shared.registers import mappings
+from ..shared.registers import lines
 
-PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-smi")
-"""Programs of the driver that run and look after a control daemon."""
-_TEMPLATE = "kube-accel-mps@.service"
+_UNITS = "kube-accel-mps@"
+_TEMPLATE = f"{_UNITS}.service"
 _RECORD = "{}.command"
 _UNIT = re.compile(r"kube-accel-mps@(.+)\.service")
 
@@ -23,12 +22,12 @@ class Seen:
 
     offer: Mapping[str, Any]
     """What its node is to offer."""
-    units: Mapping[str, Any] = field(default_factory=dict)
-    """The result of looking for units of control daemons."""
-    programs: Mapping[str, Any] = field(default_factory=dict)
-    """The result of looking for ``PROGRAMS`` where systemd finds programs."""
-    current: Mapping[str, Any] = field(default_factory=dict)
-    """The result of looking for what control daemons recorded that the command as it is has set up."""
+    looked: Mapping[str, Any] = field(default_factory=dict)
+    """What ``mps_look.sh`` printed: units of control daemons, and records of those that the command has set up."""
+    programs: Sequence[str] = ()
+    """Programs of the driver that run and look after a control daemon."""
+    found: Mapping[str, Any] = field(default_factory=dict)
+    """The answer of ``ls`` to where systemd finds programs."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
     check_mode: bool = False
@@ -57,7 +56,6 @@ class Mps:
     """
     present: bool
     """Whether there is a unit of a control daemon."""
-    programs: List[str]
     missing: List[str]
     """Programs that the host lacks."""
 
@@ -66,9 +64,8 @@ def mps(seen: Seen) -> Mps:
     """Return which control daemons a node is to have."""
     used = bool(seen.offer["by_mps"]) and not seen.removed
     wanted: List[str] = list(seen.offer["mps_gpus"]) if used else []
-    units = _names(seen.units)
-    found = _names(seen.programs)
-    current = _names(seen.current)
+    looked, found = _names(seen.looked), _names(seen.found)
+    units = [name for name in looked if name.startswith(_UNITS)]
     running = list(dict.fromkeys(match[1] for match in map(_UNIT.fullmatch, units) if match))
     kept = [uuid for uuid in running if uuid in wanted]
     unknown = seen.check_mode and used and _TEMPLATE not in units
@@ -77,13 +74,12 @@ def mps(seen: Seen) -> Mps:
         wanted,
         [uuid for uuid in running if uuid not in wanted],
         kept,
-        [uuid for uuid in kept if _RECORD.format(uuid) not in current],
+        [uuid for uuid in kept if _RECORD.format(uuid) not in looked],
         (wanted if seen.driver else ["each GPU"]) if unknown else [],
         bool(units),
-        list(PROGRAMS),
-        [name for name in PROGRAMS if name not in found],
+        [name for name in seen.programs if name not in found],
     )
 
 
-def _names(found: Mapping[str, Any]) -> List[str]:
-    return [str(file.get("path", "")).rpartition("/")[2] for file in mappings(found.get("files"))]
+def _names(register: Mapping[str, Any]) -> List[str]:
+    return [line.rpartition("/")[2] for line in lines(register)]

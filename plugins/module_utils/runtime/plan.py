@@ -54,11 +54,8 @@ class Plan:
     """What the role does."""
 
     refusals: Refusals
-    places: Tuple[str, ...]
-    """Files to look for."""
-    kubelet_pattern: str
-    """The ``grep -E`` pattern for kubelet's setting of its runtime."""
-    kubelet_files: Tuple[str, ...]
+    look: Tuple[str, ...]
+    """The command that runs ``look.sh`` from its standard input: which files to look for, and what kubelet is told."""
     configures: bool
     """Whether there is a runtime to configure."""
     state: str
@@ -93,9 +90,7 @@ def plan(
     answer = mapping(seen.get("answer"))
     return Plan(
         refusals=Refusals(wrong or tuple(asked), tuple(_refuse_answer(options, host.name, question, answer))),
-        places=(*places(options), *(options.host_root + path for path in _signs(options))),
-        kubelet_pattern=KUBELET_PATTERN,
-        kubelet_files=tuple(options.host_root + path for path in options.kubelet_files),
+        look=tuple(_look(options)),
         configures=options.configure and selection.runtime != "",
         state="absent" if removing else "present",
         module=_module(options, selection),
@@ -106,8 +101,12 @@ def plan(
     )
 
 
-def _signs(options: Options) -> Tuple[str, ...]:
-    return (*(sign.path for sign in options.detect), options.binary)
+def _look(options: Options) -> Iterator[str]:
+    yield from ("sh", "-s", KUBELET_PATTERN)
+    yield from (options.host_root + path for path in options.kubelet_files)
+    yield "--"
+    yield from places(options)
+    yield from (options.host_root + path for path in (*(sign.path for sign in options.detect), options.binary))
 
 
 def _refuse(options: Options, host: Host, selection: Selection) -> Iterator[Refusal]:

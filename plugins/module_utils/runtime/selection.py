@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, FrozenSet, Iterator, Mapping, Optional, Tuple
+from typing import Any, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..shared.refusal import Refusal
 from ..shared.registers import lines, mapping
@@ -14,6 +14,8 @@ from .options import AUTO, DISTRIBUTIONS, Options, Sign
 
 KUBELET_PATTERN = r"""^[^#]*(containerRuntimeEndpoint"?:|--container-runtime-endpoint[= ]) *["']?(unix:/)?/[^"' ]+"""
 """The ``grep -E`` pattern for kubelet's setting of its runtime."""
+_FOUND, _KUBELET = "found ", "kubelet "
+"""How lines of ``look.sh`` begin that name a path that exists, and that tell a setting of kubelet."""
 _ENDPOINT = re.compile(r"/[^ :=\"]+$")
 _SOCKETS = {
     "/run/containerd/containerd.sock": "containerd",
@@ -38,16 +40,21 @@ class Host:
 
 def read_host(facts: Mapping[str, Any], seen: Mapping[str, Any]) -> Host:
     """Return a host of what tasks were answered. What is missing counts as not there."""
+    looked = lines(mapping(seen.get("found")))
     # The last one counts for kubelet too: its command line overrides its file.
-    told = _ENDPOINT.search(([*lines(seen.get("kubelet"))] or [""])[-1])
+    told = _ENDPOINT.search(["", *_after(_KUBELET, looked)][-1])
     return Host(
         name=str(seen.get("host") or ""),
         architecture=str(facts.get("architecture") or ""),
         distribution=str(facts.get("distribution") or ""),
         package_manager=str(facts.get("pkg_mgr") or ""),
-        existing=frozenset(lines(mapping(seen.get("found")))),
+        existing=frozenset(_after(_FOUND, looked)),
         endpoint=re.sub(r"^/+(var/(?=run/))?", "/", told.group()) if told else "",
     )
+
+
+def _after(word: str, looked: Sequence[str]) -> List[str]:
+    return [line[len(word) :] for line in looked if line.startswith(word)]
 
 
 @dataclass(frozen=True)

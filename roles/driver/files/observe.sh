@@ -1,8 +1,8 @@
 # shellcheck shell=sh
 # Prints what this host says about its GPUs and their driver, as one JSON object. Reads only.
-# observe.sh SYSFS ETC RUN KERNEL
+# observe.sh SYSFS ETC RUN KERNEL DEV
 # sysfs: Documentation/ABI/testing/sysfs-bus-pci; PCI class 0x0300 is VGA, 0x0302 is 3D, 0x0680 an NVSwitch.
-sysfs=$1 etc=$2 run=$3 kernel=$4
+sysfs=$1 etc=$2 run=$3 kernel=$4 dev=$5
 
 read_file() { [ -r "$1" ] && IFS= read -r line <"$1" && printf %s "$line"; }
 yes_if() { if "$@" >/dev/null 2>&1; then printf true; else printf false; fi; }
@@ -75,6 +75,8 @@ runfile_installed() { [ -n "$uninstaller" ] && ! owner_of "$uninstaller"; }
 non_free() { grep -rsqE '(^|[[:space:]])non-free([[:space:]]|$)' "$etc/apt/sources.list" "$etc/apt/sources.list.d"; }
 blacklisted() { cat "$etc"/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf 2>/dev/null | grep -q '^blacklist nouveau'; }
 persistence_unit() { grep -qs 'Written by accel.kubernetes.driver' "$etc/systemd/system/nvidia-persistenced.service"; }
+# "MODE SHA256" of a file. That of a link is the link's mode, which no file of ours has.
+content_of() { [ -f "$1" ] && printf '%s %s' "$(stat -c %a "$1")" "$(sha256sum <"$1" | cut -d ' ' -f 1)"; }
 initramfs() { test -e "/boot/initrd.img-$kernel" || test -e "/boot/initramfs-$kernel.img"; }
 free_space() { # of the file systems an installation writes to
   for path in /usr /var /boot /tmp; do
@@ -104,6 +106,8 @@ cat <<JSON
   "held": [$(held | as_list)],
   "fabric_manager": "$(fabric_manager)",
   "persistence_unit": $(yes_if persistence_unit),
+  "boot_modules": "$(content_of "$etc/modules-load.d/accel-nvidia.conf")",
+  "device_files": $(yes_if test -e "$dev/nvidia-uvm"),
   "non_free": $(yes_if non_free),
   "keyring": $(yes_if test -e /usr/share/keyrings/cuda-archive-keyring.gpg),
   "initramfs": $(yes_if initramfs),

@@ -54,7 +54,7 @@ def test_the_planner_is_given_what_it_reads() -> None:
 
 def test_the_plan_follows_variables_facts_and_what_was_seen(evaluate: Evaluate) -> None:
     facts = {"pkg_mgr": "dnf", "architecture": "x86_64", "distribution": "Rocky"}
-    there = {"__container_runtime_found": {"stdout_lines": ["/run/docker.sock"]}}
+    there = {"__container_runtime_found": {"stdout_lines": ["found /run/docker.sock"]}}
     variables = {"container_runtime_toolkit_version": "1.18.1", "gpu_mode": "vgpu", "group_names": ["gpu_nodes"]}
     found = evaluate("container_runtime", "__container_runtime_plan", facts, **there, **variables)
     assert found["refusals"] == {"preflight": [], "answer": []}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ def _observe(root: Path, *, modinfo: str = "exit 1", **programs: str) -> dict[st
     for name, text in (nothing | {"modinfo": modinfo} | programs).items():
         (binaries / name.replace("_", "-")).write_text(f"#!/bin/sh\n{text}\n")
         (binaries / name.replace("_", "-")).chmod(0o755)
-    command = ["sh", "-s", str(root / "sys"), str(root / "etc"), str(root / "run"), "6.1.0"]
+    command = ["sh", "-s", str(root / "sys"), str(root / "etc"), str(root / "run"), "6.1.0", str(root / "dev")]
     environment = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}"}
     with SCRIPT.open() as script:
         done = subprocess.run(command, stdin=script, capture_output=True, text=True, check=True, env=environment)
@@ -52,6 +53,25 @@ def test_persistence_unit_is_ours_or_a_packages(tmp_path: Path) -> None:
     assert _observe(tmp_path)["persistence_unit"] is False
     unit.write_text("# Written by accel.kubernetes.driver\n[Unit]\n")
     assert _observe(tmp_path)["persistence_unit"] is True
+
+
+def test_content_and_mode_of_the_modules_to_load_are_seen(tmp_path: Path) -> None:
+    path = tmp_path / "etc/modules-load.d/accel-nvidia.conf"
+    path.parent.mkdir(parents=True)
+    assert _observe(tmp_path)["boot_modules"] == ""
+    path.write_text("nvidia\n")
+    path.chmod(0o600)
+    assert _observe(tmp_path)["boot_modules"] == "600 " + hashlib.sha256(b"nvidia\n").hexdigest()
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert not _observe(tmp_path)["boot_modules"].startswith("6")
+
+
+def test_device_files_are_seen(tmp_path: Path) -> None:
+    assert _observe(tmp_path)["device_files"] is False
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia-uvm").touch()
+    assert _observe(tmp_path)["device_files"] is True
 
 
 def test_a_host_without_gpus(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def run(tmp_path: Path, tree: Path) -> Run:
 
     def play(*options: str, persistence: bool = False, **fabric: Any) -> tuple[int, str]:
         reboot = {"reload": False, "now": False, "needed": False}
-        plan = {"offline": False, "reboot": reboot, "fabric": {"start": False, "install": False} | fabric}
+        observed = {"boot_modules": "", "device_files": True}
+        fabric = {"start": False, "install": False} | fabric
+        plan = {"offline": False, "observed": observed, "reboot": reboot, "fabric": fabric}
         words = {
             "__driver_plan": plan,
             "driver_persistence": persistence,

@@ -150,9 +150,10 @@ UNIT = "/etc/systemd/system/kube-accel-mps@{}.service"
 def test_gpus_that_mps_shares_have_a_daemon(
     by_mps: bool, removed: bool, wanted: list[str], unwanted: list[str]
 ) -> None:
-    units = {"files": [{"path": UNIT.format(name)} for name in ("GPU-1", "GPU-2", "GPU-2", "")]}
+    units = {"stdout_lines": [UNIT.format(name) for name in ("GPU-1", "GPU-2", "GPU-2", "")]}
+    programs, there = ["nvidia-cuda-mps-control", "nvidia-smi"], {"stdout_lines": ["/usr/bin/nvidia-smi"]}
     offer = {"by_mps": by_mps, "mps_gpus": ["GPU-1"]}
-    found = mps.mps(mps.Seen(offer, units, {"files": [{"path": "/usr/bin/nvidia-smi"}]}, removed=removed))
+    found = mps.mps(mps.Seen(offer, units, programs, there, removed=removed))
     assert (found.wanted, found.unwanted, found.present) == (wanted, unwanted, True)
     assert found.missing == ["nvidia-cuda-mps-control"]
 

@@ -539,15 +539,15 @@ def test_a_dry_run_foretells_units_without_a_file(written: bool, check_mode: boo
     assert (found.foretold, found.state) == (foretold, "started")
     offer = {"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2"]}
     units = ["kube-accel-mps@.service", "kube-accel-mps@GPU-2.service"] if written else []
-    seen = mps.Seen(offer, {"files": [{"path": f"/etc/{name}"} for name in units]}, check_mode=check_mode)
+    seen = mps.Seen(offer, {"stdout_lines": [f"/etc/{name}" for name in units]}, check_mode=check_mode)
     assert mps.mps(seen).foretold == (offer["mps_gpus"] if foretold else [])
     assert mps.mps(replace(seen, driver=False, offer=offer | {"mps_gpus": []})).foretold == ["each GPU"] * foretold
     assert mps.mps(replace(seen, removed=True)).foretold == []
 
 
 def test_daemons_that_are_kept_are_those_that_were_there() -> None:
-    files = [{"path": f"/etc/systemd/system/kube-accel-mps@{name}.service"} for name in ("GPU-1", "GPU-3", "")]
-    found = mps.mps(mps.Seen({"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2"]}, {"files": files}))
+    units = [f"/etc/systemd/system/kube-accel-mps@{name}.service" for name in ("GPU-1", "GPU-3", "")]
+    found = mps.mps(mps.Seen({"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2"]}, {"stdout_lines": units}))
     assert (found.wanted, found.kept, found.unwanted) == (["GPU-1", "GPU-2"], ["GPU-1"], ["GPU-3"])
 
 
@@ -555,10 +555,11 @@ def test_daemons_that_are_kept_are_those_that_were_there() -> None:
     ("records", "outdated"), [([], ["GPU-1", "GPU-2"]), (["GPU-1", "GPU-9"], ["GPU-2"]), (["GPU-1", "GPU-2"], [])]
 )
 def test_daemons_that_another_command_set_up_are_reloaded(records: list[str], outdated: list[str]) -> None:
-    files = [{"path": f"/etc/systemd/system/kube-accel-mps@GPU-{number}.service"} for number in (1, 2, 3)]
-    current = {"files": [{"path": f"/var/lib/kube-accel-mps/{uuid}.command"} for uuid in records]}
-    seen = mps.Seen({"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2", "GPU-4"]}, {"files": files}, current=current)
+    units = [f"/etc/systemd/system/kube-accel-mps@GPU-{number}.service" for number in (1, 2, 3)]
+    current = [f"/var/lib/kube-accel-mps/{uuid}.command" for uuid in records]
+    seen = mps.Seen({"by_mps": True, "mps_gpus": ["GPU-1", "GPU-2", "GPU-4"]}, {"stdout_lines": [*units, *current]})
     assert mps.mps(seen).outdated == outdated
+    assert mps.mps(mps.Seen(seen.offer, {"stdout_lines": current})).present is False
 
 
 KEY = "0123456789abcdef" * 2

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.toolkit_p
 
 from odd_values import ODD, shown
 
-DEFAULTS: dict[str, Any] = yaml.safe_load(
-    (Path(__file__).parents[5] / "roles/container_runtime/defaults/main.yml").read_text()
-)
+ROLE = Path(__file__).parents[5] / "roles/container_runtime"
+LOOK = ROLE / "files/look.sh"
+DEFAULTS: dict[str, Any] = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
 DEBIAN = {"pkg_mgr": "apt", "architecture": "x86_64", "distribution": "Debian"}
 ROCKY = {"pkg_mgr": "dnf", "architecture": "aarch64", "distribution": "Rocky"}
 ARCH = {"pkg_mgr": "pacman", "architecture": "x86_64", "distribution": "Archlinux"}
@@ -36,8 +37,16 @@ def planned(
     **variables: Any,
 ) -> Plan:
     """The plan for a host on which exactly these paths exist, and whose kubelet is told this."""
-    answers = {"found": {"stdout_lines": [*existing]}, "kubelet": {"stdout_lines": [*told]}}
-    return plan(DEFAULTS | variables, facts, {"host": "node-1", **answers, **(seen or {})})
+    looked = [*(f"kubelet {line}" for line in told), *(f"found {path}" for path in existing)]
+    return plan(DEFAULTS | variables, facts, {"host": "node-1", "found": {"stdout_lines": looked}, **(seen or {})})
+
+
+def printed(look: Sequence[str]) -> list[str]:
+    """The lines of ``look.sh``."""
+    with LOOK.open() as script:
+        done = subprocess.run(look, stdin=script, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
 
 
 def runtime(found: Plan) -> str:
@@ -96,9 +105,19 @@ def test_what_kubelet_is_told_to_use_wins(lines: tuple[str, ...], existing: str,
 def test_where_kubelet_says_what_it_uses_is_read(tmp_path: Path, said: str) -> None:
     (tmp_path / "file").write_text(f"# --container-runtime-endpoint=/run/no.sock\n{said}\n")
     asked = planned(container_runtime_kubelet_files=["/none", "/file"], container_runtime_host_root=str(tmp_path))
-    command = ["grep", "-hosE", asked.kubelet_pattern, *asked.kubelet_files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert runtime(planned((), tuple(done.stdout.splitlines()))) == "crio"
+    assert runtime(planned(seen={"found": {"stdout_lines": printed(asked.look)}})) == "crio"
+
+
+def test_what_there_is_on_a_host_is_found(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    look = planned(container_runtime_host_root=root).look
+    assert printed(look) == []
+    path = tmp_path / CONTAINERD.strip("/")
+    path.parent.mkdir(parents=True)
+    path.touch()
+    seen = {"found": {"stdout_lines": printed(look)}}
+    assert seen == {"found": {"stdout_lines": [f"found {root}{CONTAINERD}"]}}
+    assert runtime(planned(container_runtime_host_root=root, seen=seen)) == "containerd"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +193,7 @@ def test_files_below_another_root_are_found_by_their_own_names(root: str) -> Non
     found = planned((root + CONTAINERD, root + BINARY), container_runtime_host_root=root)
     assert runtime(found) == "containerd"
     assert found.module["config_path"] == root + CONTAINERD
-    assert {root + CONTAINERD, root + BINARY, f"{BACKUPS}/container_runtime-toolkit"} <= set(found.places)
+    assert {root + CONTAINERD, root + BINARY, f"{BACKUPS}/container_runtime-toolkit"} <= set(found.look)
     assert not found.toolkit.begin
 
 
@@ -215,7 +234,7 @@ def test_foreign_toolkit_and_sources_are_known_by_their_files() -> None:
     assert [source.kept for source in others.obsolete] == [brought.kept_files[0]]
     assert others.waiting == brought.obsolete == ()
     assert mark in brought.removed_files
-    assert set(brought.kept_files) < set(planned().places)
+    assert set(brought.kept_files) < set(planned().look)
 
 
 @pytest.mark.parametrize(
@@ -345,6 +364,6 @@ def test_an_odd_variable_ends_in_a_plan_or_names_itself(odd: object) -> None:
 
 @pytest.mark.parametrize("odd", ODD, ids=shown)
 def test_an_odd_answer_of_a_task_ends_in_a_plan(odd: object) -> None:
-    for name in ["host", "groups", "removing", "found", "kubelet", "key", "installation", "answer"]:
+    for name in ["host", "groups", "removing", "found", "key", "installation", "answer"]:
         for seen in (odd, {"stdout_lines": odd, "rc": odd, "msg": odd, "stdout": odd, "stderr": odd}):
             assert runtime(planned(seen={name: seen})) in ("containerd", "")
