@@ -172,6 +172,11 @@ def empty(bench: Bench) -> float:
     return bench.scheduler.timed("GET", "/healthz", None)[1]
 
 
+def written(document: object) -> str:
+    """JSON as Go writes it."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
 def sampled(bench: Bench, size: Size, number: int) -> tuple[float, float]:
     """Seconds of filter and prioritize together, and of bind, for one new pod."""
     limits, annotations = REQUESTS[number % len(REQUESTS)]
@@ -179,12 +184,12 @@ def sampled(bench: Bench, size: Size, number: int) -> tuple[float, float]:
     item = pod(name, uid, limits, annotations=dict(annotations))
     item = bench.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", item)
     names = [node_name((number + index) % size.nodes) for index in range(size.nodes)]
-    body = json.dumps({"Pod": item, "Nodes": None, "NodeNames": names})
+    body = written({"Pod": item, "Nodes": None, "NodeNames": names})
     answer, filtering = bench.scheduler.timed("POST", "/scheduler/predicates", body)
     passed = json.loads(answer)["NodeNames"]
     if not passed:
         raise RuntimeError(f"no node for {limits}: {answer[:500]!r}")
-    body = json.dumps({"Pod": item, "Nodes": None, "NodeNames": passed})
+    body = written({"Pod": item, "Nodes": None, "NodeNames": passed})
     answer, scoring = bench.scheduler.timed("POST", "/scheduler/priorities", body)
     best = max(json.loads(answer), key=lambda entry: entry["Score"])["Host"]
     body = json.dumps({"PodName": name, "PodNamespace": NAMESPACE, "PodUID": uid, "Node": best})

@@ -26,6 +26,7 @@ ANY = "*"
 _DECODER = json.JSONDecoder(**NUMBERS)
 _TEXTS = ("name", "namespace", "uid", "resourceVersion")
 _MAPS = ("labels", "annotations")
+_TEXT = {str}
 _LONGEST_NAME = 512
 """Characters: a namespace has up to 63, a name 253."""
 
@@ -67,13 +68,13 @@ def checked(item: object) -> Dict[str, Any]:
         raise ApiJsonError("an object without metadata")
     metadata = item["metadata"]
     for key in _TEXTS:
-        if not is_text(metadata.get(key, "")):
+        found = metadata.get(key, "")
+        # As good as all are ASCII, which takes no copy to see.
+        if not (type(found) is str and found.isascii()) and not is_text(found):
             raise ApiJsonError(f"{named(item)}: metadata.{key} is no text")
     for key in _MAPS:
         found = metadata.get(key)
-        if found is not None and not (
-            isinstance(found, dict) and all(isinstance(each, str) for each in found.values())
-        ):
+        if found is not None and not (isinstance(found, dict) and set(map(type, found.values())) <= _TEXT):
             raise ApiJsonError(f"{named(item)}: metadata.{key} has more than texts by name")
     for key in ("spec", "status", "data"):
         if not isinstance(item.get(key), (dict, type(None))):

@@ -36,7 +36,7 @@ def read_object(text: object, most: int) -> dict[str, Any]:
     if len(text) > most:
         raise ValueError(f"longer than {most} characters")
     try:
-        document = json.loads(text, object_pairs_hook=_object, **NUMBERS)
+        document = _DECODER.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(document, dict):
@@ -107,3 +107,5 @@ def _refused(name: str) -> NoReturn:
 
 NUMBERS: Dict[str, Any] = {"parse_int": _whole, "parse_float": _finite, "parse_constant": _refused}
 """For a decoder of JSON: what is no number that 64 bits have ends in ValueError."""
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, **NUMBERS)

@@ -66,6 +66,13 @@ def test_what_was_answered_is_not_read_again() -> None:
     assert second.names is passed
 
 
+def test_names_that_all_passed_are_answered_as_they_came() -> None:
+    reader = ArgumentReader()
+    asked = reader.read(b'{"Pod":{},"Nodes":null,"NodeNames":["a", "b"]}')
+    assert b'"NodeNames":["a", "b"],' in reader.write(Filtered(["a", "b"]), asked)
+    assert b'"NodeNames":["a"],' in reader.write(Filtered(["a"], {"b": "full"}), asked)
+
+
 @pytest.mark.parametrize("nodes", [None, {"a": {"metadata": {"name": "a"}}, "b": {"metadata": {"name": "b"}}}])
 def test_answer_is_what_kube_scheduler_reads(nodes: dict[str, object] | None) -> None:
     answer = Filtered(["a"], {"b": "no room, 100 %"}, {"c": 'of "cgpu"'})

@@ -203,6 +203,7 @@ def with_gpu(**changed: object) -> dict[str, Any]:
         pytest.param(DOCUMENT | {"gpus": [{}] * 65}, id="65 GPUs"),
         pytest.param(DOCUMENT | {"links": [[0, 0, "system", 1]]}, id="link to itself"),
         pytest.param(DOCUMENT | {"links": [[0, 2, "system", 1]]}, id="link to nowhere"),
+        pytest.param(DOCUMENT | {"links": [[0, True, "system", 18]]}, id="link like one that was read"),
         pytest.param(DOCUMENT | {"links": [[0, 1, "friend", 1]]}, id="unknown ancestor"),
         pytest.param(DOCUMENT | {"links": [[0, 1]]}, id="half a link"),
         pytest.param(with_gpu(health="fine"), id="unknown health"),
@@ -214,6 +215,8 @@ def with_gpu(**changed: object) -> dict[str, Any]:
     ],
 )
 def test_a_forged_or_broken_annotation_is_a_value_error(document: dict[str, Any]) -> None:
+    # What was read before is no excuse.
+    decode(json.dumps(DOCUMENT))
     with pytest.raises(ValueError):  # noqa: PT011 - any text will do, any other exception will not
         decode(json.dumps(document))
 

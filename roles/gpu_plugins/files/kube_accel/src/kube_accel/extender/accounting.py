@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kube_accel.extender.pods import Held, Pod, Uses, staying, uses_of
 from kube_accel.model import ContainerKind, Gpu, GpuHealth, GpuUse, Mode, PodRequest
@@ -25,6 +26,12 @@ _ANY_CARD = 1 << 50
 """Bytes: more than any GPU has."""
 _KINDS = 10_000
 """Different nodes that are remembered."""
+
+
+@lru_cache(1024)
+def _shared(names: frozenset[str]) -> frozenset[str]:
+    """Return equal names as one object: pods mostly have one container, of a few names."""
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class NodeGpus:
         found: dict[tuple[str, str], tuple[set[str], dict[str, tuple[int, int, int]]]] = {}
         for uuid, holdings in (node.held or {}).items():
             for holding in holdings:
-                containers, uses = found.setdefault((holding.namespace, holding.pod), (set(), {}))
+                containers, uses = found.setdefault((sys.intern(holding.namespace), holding.pod), (set(), {}))
                 containers.add(sys.intern(holding.container))
                 cores, memory, count = uses.get(uuid, _NOTHING)
                 uses[uuid] = cores + holding.cores, memory + holding.memory_bytes, count + 1
@@ -68,7 +75,7 @@ class NodeGpus:
             position={gpu.uuid: place for place, gpu in enumerate(gpus)},
             connectivity=Connectivity.of(node.inventory),
             held={
-                key: Held(frozenset(containers), tuple((uuid, *amounts) for uuid, amounts in uses.items()))
+                key: Held(_shared(frozenset(containers)), tuple((uuid, *amounts) for uuid, amounts in uses.items()))
                 for key, (containers, uses) in found.items()
             },
             divided=node.divided,

@@ -48,12 +48,13 @@ class ArgumentReader:
         if not isinstance(pod, dict) or not isinstance(names, list) or not are_names(names):
             return read_arguments(body)
         self._pod = said, pod
-        return Arguments(pod, names, None)
+        return Arguments(pod, names, None, listed)
 
     def write(self, answer: Filtered, asked: Arguments) -> bytes:
         """Write ``ExtenderFilterResult``: names or the node objects, as they came."""
         if asked.nodes is not None:
             return write_filtered(answer, asked.nodes)
-        text = write_names(answer.passed)
+        every = bool(asked.written) and answer.passed == asked.names
+        text = asked.written if every else write_names(answer.passed)
         self._names = text, answer.passed
         return write_filtered_names(text, answer)

@@ -181,14 +181,14 @@ class Cluster:
 
     def _bound(self, pod: Pod, name: str, text: str | None) -> None:
         """Note that the pod runs on this node. The annotation's ``text`` is what the tenant claims."""
-        reservation = None
+        reservation, annotation = None, None if text is None else hash(text)
         with self.node(name) as node:
             first = pod.uid not in node.pods
-            if not first and (pod.ours or pod.annotation == text):
+            if not first and (pod.ours or pod.annotation == annotation):
                 return
-            pod.node, pod.read, pod.annotation = name, ("", None), text
+            pod.node, pod.read, pod.annotation = name, ("", None), annotation
             reservation = node.reserved.get(pod.uid)
-            if reservation is not None and node.shown(pod, reservation):
+            if reservation is not None and node.shown(pod, text, reservation):
                 # What was charged when it was reserved stays.
                 self._reserved_on.pop(pod.uid, None)
             else:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
+from itertools import islice
 from types import MappingProxyType
 
 from kube_accel.extender.decide import describe
@@ -58,7 +57,7 @@ class Decisions:
         """Note the best nodes."""
         found = self._found.get(pod.uid)
         if found is not None:
-            found[1]["best"] = dict(heapq.nlargest(_BEST, scores.items(), key=itemgetter(1)))
+            found[1]["best"] = _best(scores)
 
     def bound(self, uid: str, kept: Reservation | None) -> Later:
         """Note the chosen GPUs; None where there are none."""
@@ -67,6 +66,15 @@ class Decisions:
         if kept is not None:
             return partial(log_bind, kept, {} if before is None else before[1])
         return None if before is None else partial(_log_filtered, [before])
+
+
+def _best(scores: Mapping[str, int]) -> dict[str, int]:
+    """Return the first nodes among those with the most points, with these: there are a few different ones."""
+    best: dict[str, int] = {}
+    for most in sorted(set(scores.values()), reverse=True):
+        equals = (name for name, score in scores.items() if score == most)
+        best |= dict.fromkeys(islice(equals, _BEST - len(best)), most)
+    return best
 
 
 def log_filter(pod: Pod, asked: int, answer: Filtered) -> None:

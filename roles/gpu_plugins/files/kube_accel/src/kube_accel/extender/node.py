@@ -157,9 +157,9 @@ class Node:
         self._view = view_with(before, reservation.uses, self._kinds) if settled and before is not None else None
         self._changed(self.name)
 
-    def shown(self, pod: Pod, reservation: Reservation) -> bool:
+    def shown(self, pod: Pod, text: str | None, reservation: Reservation) -> bool:
         """Take a pod that is seen bound as was reserved for it, which changes no room; return False where it is not."""
-        if self.gpus is not reservation.view.node or pod.annotation != reservation.annotations.get(POD_ANNOTATION):
+        if self.gpus is not reservation.view.node or text != reservation.annotations.get(POD_ANNOTATION):
             return False
         pod.uses, pod.ours = reservation.uses, True
         del self.reserved[pod.uid]

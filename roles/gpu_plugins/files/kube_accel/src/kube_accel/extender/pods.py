@@ -80,8 +80,8 @@ class Pod:
     """What it was assigned; None without an assignment that can be believed."""
     ours: bool = False
     """``uses`` is what this process decided, which no annotation changes any more."""
-    annotation: str | None = None
-    """The assignment annotation as it was last read."""
+    annotation: int | None = None
+    """The hash of the assignment annotation as it was last read."""
     nominated: str = ""
     """The node where others were evicted for it, while it waits."""
     victims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

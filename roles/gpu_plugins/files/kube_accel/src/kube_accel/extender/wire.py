@@ -36,6 +36,8 @@ class Arguments:
     names: list[str]
     nodes: dict[str, Any] | None
     """The node objects by name where kube-scheduler sent them; None where it sent names."""
+    written: bytes = field(default=b"", compare=False)
+    """The names as they came; empty where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def write_filtered(answer: Filtered, nodes: Mapping[str, Any] | None) -> bytes:
 
 def write_names(names: list[str]) -> bytes:
     """Write names of nodes, as Go does."""
-    return _text(names)
+    return f"[{','.join(map(_quoted, names))}]".encode()
 
 
 def write_filtered_names(names: bytes, answer: Filtered) -> bytes:

@@ -134,6 +134,12 @@ def usage(request: PodRequest, assignment: Assignment) -> dict[str, GpuUse]:
     """
     if assignment.containers.keys() != {container.name for container in request.containers}:
         raise ValueError("the assignment is for other containers")
+    if len(request.containers) == 1:
+        # As most pods are. Its peak is what it has.
+        (container,) = request.containers
+        (shares,) = assignment.containers.values()
+        if len(shares) == 1 and not container.whole:
+            return {shares[0].uuid: GpuUse(container.cores, container.memory_bytes, 1)}
     positions = {
         uuid: position
         for position, uuid in enumerate(

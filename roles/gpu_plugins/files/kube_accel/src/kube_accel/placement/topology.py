@@ -5,16 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import comb
 from operator import add
+from typing import TypeVar
 
 from kube_accel.model import Ancestor, Inventory
+
+T = TypeVar("T")
 
 # The weight of a pair is one number: NVLinks, nearness, same NUMA node. No sum over the pairs of 64 GPUs (2016) reaches
 # from one field into the next.
 _NUMA_BITS = 12
 _NEARNESS_BITS = 24
 _NEARNESS = {ancestor: rank for rank, ancestor in enumerate(sorted(Ancestor, reverse=True), start=1)}
+
+_Matrix = tuple[tuple[T, ...], ...]
 
 _EXHAUSTIVE_STEPS = 800
 """Partial sets an exhaustive search may look at: about a millisecond."""
@@ -36,23 +42,13 @@ class Connectivity:
     @classmethod
     def of(cls, inventory: Inventory) -> Connectivity:
         """Return the matrix of an inventory."""
-        gpus = inventory.gpus
-        weights, unity = ([[0] * len(gpus) for _ in gpus] for _ in range(2))
-        nearness = [[0.0] * len(gpus) for _ in gpus]
-        for row, left in enumerate(gpus):
-            for column, right in enumerate(gpus[:row]):
-                link = inventory.links.get(frozenset((left.uuid, right.uuid)))
-                if link is not None:
-                    same_numa = left.numa_node is not None and left.numa_node == right.numa_node
-                    rank = _NEARNESS[link.ancestor]
-                    weights[row][column] = weights[column][row] = _weight(link.nvlinks, rank, same_numa)
-                    unity[row][column] = unity[column][row] = _weight(link.nvlinks, 4**rank, same_numa)
-                    # From 0.0625 to 0.375 without NVLink, from 0.875 with one.
-                    nearness[row][column] = nearness[column][row] = (
-                        1 - 0.25 / (1 + link.nvlinks) if link.nvlinks else 0.375 * rank / len(Ancestor)
-                    )
-        position = {gpu.uuid: row for row, gpu in enumerate(gpus)}
-        return cls(position, tuple(map(tuple, weights)), tuple(map(tuple, unity)), tuple(map(tuple, nearness)))
+        position = {gpu.uuid: row for row, gpu in enumerate(inventory.gpus)}
+        links = tuple(
+            (position[left], position[right], link.ancestor, link.nvlinks)
+            for (left, right), link in inventory.links.items()
+            if left in position and right in position
+        )
+        return cls(position, *_matrices(tuple(gpu.numa_node for gpu in inventory.gpus), links))
 
     def weight(self, uuids: Collection[str]) -> int:
         """Return how well these GPUs are connected among each other; the more, the better."""
@@ -64,6 +60,26 @@ class Connectivity:
         rows = [self.position[uuid] for uuid in uuids if uuid in self.position]
         pairs = len(uuids) * (len(uuids) - 1)
         return sum(self.nearness[left][right] for left in rows for right in rows) / pairs if pairs else 0.0
+
+
+@lru_cache(64)
+def _matrices(
+    numa_nodes: tuple[int | None, ...], links: tuple[tuple[int, int, Ancestor, int], ...]
+) -> tuple[_Matrix[int], _Matrix[int], _Matrix[float]]:
+    """Return weights, unity and nearness. Most nodes of a cluster are built alike, and have theirs in common."""
+    size = len(numa_nodes)
+    weights, unity = ([[0] * size for _ in range(size)] for _ in range(2))
+    nearness = [[0.0] * size for _ in range(size)]
+    for row, column, ancestor, nvlinks in links:
+        same_numa = numa_nodes[row] is not None and numa_nodes[row] == numa_nodes[column]
+        rank = _NEARNESS[ancestor]
+        weights[row][column] = weights[column][row] = _weight(nvlinks, rank, same_numa)
+        unity[row][column] = unity[column][row] = _weight(nvlinks, 4**rank, same_numa)
+        # From 0.0625 to 0.375 without NVLink, from 0.875 with one.
+        nearness[row][column] = nearness[column][row] = (
+            1 - 0.25 / (1 + nvlinks) if nvlinks else 0.375 * rank / len(Ancestor)
+        )
+    return tuple(map(tuple, weights)), tuple(map(tuple, unity)), tuple(map(tuple, nearness))
 
 
 def choose_connected(

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import marshal
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode, UnreadableGpu
@@ -159,13 +162,13 @@ def _holding_document(holding: Holding) -> dict[str, object]:
 
 def _gpu(entry: dict[str, Any]) -> Gpu:
     return Gpu(
-        uuid=read_text(entry, "uuid", _TOKEN),
+        uuid=sys.intern(read_text(entry, "uuid", _TOKEN)),
         index=read_number(entry, "index", 1 << 16),
         minor=read_number(entry, "minor", 1 << 16),
-        model=read_text(entry, "model", _LINE),
+        model=sys.intern(read_text(entry, "model", _LINE)),
         memory_bytes=read_number(entry, "memoryBytes", _MAX_NUMBER, least=1),
         compute_capability=_version(entry.get("computeCapability"), "computeCapability"),
-        pci_address=read_text(entry, "pciAddress", _TOKEN),
+        pci_address=sys.intern(read_text(entry, "pciAddress", _TOKEN)),
         numa_node=None if entry.get("numaNode") is None else read_number(entry, "numaNode", 1 << 16),
         mig_enabled=_flag(entry.get("mig"), "mig"),
     )
@@ -195,17 +198,30 @@ def _held(gpu: Gpu, entry: dict[str, Any]) -> tuple[Holding, ...]:
 
 
 def _links(value: object, gpus: Sequence[Gpu]) -> dict[frozenset[str], GpuLink]:
-    links = {}
-    for entry in read_list(value, "links", _MAX_GPUS * _MAX_GPUS // 2):
+    rows = read_list(value, "links", _MAX_GPUS * _MAX_GPUS // 2)
+    return {
+        frozenset((gpus[left].uuid, gpus[right].uuid)): link
+        for left, right, link in _read_rows(marshal.dumps(rows, 2), len(gpus))
+    }
+
+
+@lru_cache(64)
+def _read_rows(rows: bytes, gpus: int) -> tuple[tuple[int, int, GpuLink], ...]:
+    """Return the links between so many GPUs, by their places. ``rows`` is marshaled, as a list cannot be remembered.
+
+    Most nodes of a cluster are built alike, and their links are read once. Raises ValueError.
+    """
+    links = []
+    for entry in marshal.loads(rows):  # noqa: S302 - marshaled by ``_links``
         row = dict(zip(("i", "j", "ancestor", "nvlinks"), read_list(entry, "links", 4, least=4), strict=True))
-        pair = frozenset(gpus[read_number(row, key, len(gpus) - 1)].uuid for key in ("i", "j"))
-        if len(pair) < 2:
+        left, right = (read_number(row, key, gpus - 1) for key in ("i", "j"))
+        if left == right:
             raise ValueError("links: one joins a GPU with itself")
         name = read_text(row, "ancestor", _TOKEN).upper()
         if name not in Ancestor.__members__:
             raise ValueError("links: not the name of an ancestor")
-        links[pair] = GpuLink(Ancestor[name], read_number(row, "nvlinks", 1024))
-    return links
+        links.append((left, right, GpuLink(Ancestor[name], read_number(row, "nvlinks", 1024))))
+    return tuple(links)
 
 
 def _version(value: object, key: str) -> tuple[int, int]:
