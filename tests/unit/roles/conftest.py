@@ -19,6 +19,7 @@ from ansible.template import Templar, trust_as_template
 
 import collection  # noqa: F401
 from programs import program
+from unit.roles.compiled import keep_compiled
 
 ROLES = Path(__file__).parents[3] / "roles"
 Evaluate = Callable[..., Any]
@@ -30,6 +31,7 @@ def _plugins() -> None:
         # It finds collections by what `collection` has installed.
         warnings.simplefilter("ignore")
         init_plugin_loader([])
+    keep_compiled()
 
 
 @cache
@@ -68,7 +70,7 @@ def rendered(role: str, template: str, **variables: Any) -> list[dict[str, Any]]
         scope["served"] = scope["__gpu_plugins_modes"][variables["mode"]]
     text = trust_as_template((directory / "templates" / template).read_text())
     made = Templar(loader, variables=scope | variables).template(text)
-    return [document for document in yaml.safe_load_all(made or "") if document]
+    return [document for document in yaml.load_all(made or "", yaml.CSafeLoader) if document]
 
 
 def runtime(version: str) -> dict[str, Any]:
