@@ -70,7 +70,7 @@ def checked(item: object) -> Dict[str, Any]:
     for key in _TEXTS:
         found = metadata.get(key, "")
         # As good as all are ASCII, which takes no copy to see.
-        if not (type(found) is str and found.isascii()) and not is_text(found):
+        if not (isinstance(found, str) and found.isascii()) and not is_text(found):
             raise ApiJsonError(f"{named(item)}: metadata.{key} is no text")
     for key in _MAPS:
         found = metadata.get(key)
