@@ -93,7 +93,7 @@ def test_wiped_slices_are_put_back(tmp_path: Path) -> None:
         node.wait(*ALL)
 
 
-def test_slices_wiped_before_their_write_is_answered_are_put_back(tmp_path: Path) -> None:
+def test_slices_wiped_before_the_answer_are_put_back(tmp_path: Path) -> None:
     node = Node(FakeApi(), tmp_path)
 
     def wipe() -> None:
