@@ -3,135 +3,33 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
 import shutil
-import sys
-import urllib.error
-import urllib.request
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from cluster.control_plane import API_SERVICE, Program, answers
-from cluster.node import STATE, TOPOLOGY, UNPRIVILEGED, GpuNode, pod
-from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, kubernetes
+from cluster import images
+from cluster.dra import (
+    CDI,
+    DRIVER,
+    MEMORY,
+    RIGHTS,
+    SHARES,
+    SLICES,
+    DraNode,
+    cuda_pod,
+    of_the_role,
+)
+from cluster.node import STATE, GpuNode, pod
+from cluster.rig import KUBELET_ROOT, PODS, Rig, kubernetes
 from cluster.runtime import needs_cdi
 from sim.cluster.client import until
-
-DRIVER = "gpu.kube-accel.io"
-GROUP = "/apis/resource.k8s.io/v1"
-CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
-SLICES = f"{GROUP}/resourceslices"
-CDI = Path("/var/run/cdi")
-RIGHTS = """
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: kube-accel-dra, namespace: kube-system}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: kube-accel-dra}
-rules:
-  - {apiGroups: [""], resources: [nodes], verbs: [get]}
-  - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
-  - {apiGroups: [""], resources: [events], verbs: [create]}
-  - {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [list, watch, create, update, delete]}
-  - {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: kube-accel-dra}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: kube-accel-dra}
-subjects: [{kind: ServiceAccount, name: kube-accel-dra, namespace: kube-system}]
-"""
-
-
-class DraNode:
-    """The node with eight H100, and a driver when a test starts one."""
-
-    def __init__(self, rig: Rig, node: GpuNode, account: Path) -> None:
-        self.rig, self.node, self._account = rig, node, account
-
-    @contextmanager
-    def driver(self, port: int = 9445, instance: str = "", wait: bool = True, state: Path = STATE) -> Iterator[Program]:
-        """The daemon beside kubelet, with ``wait`` ready: registered, its slices stored."""
-        command = [
-            *UNPRIVILEGED,
-            str(Path(sys.executable).with_name("kube-accel")),
-            "dra",
-            f"--node-name={NODE}",
-            f"--instance={instance}",
-            f"--listen=127.0.0.1:{port}",
-            f"--kubelet-plugins-dir={KUBELET_ROOT}/plugins",
-            f"--kubelet-registry-dir={KUBELET_ROOT}/plugins_registry",
-            f"--state-dir={state}",
-            f"--service-account-dir={self._account}",
-            f"--cdi-dir={CDI}",
-        ]
-        environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}
-        environment["KUBERNETES_SERVICE_PORT"] = "443"
-        with Program(self.rig.plane.root, f"kube-accel-dra-{port}", command, environment) as program:
-            if wait:
-                self.wait_ready(port)
-            yield program
-
-    def wait_ready(self, port: int = 9445) -> None:
-        until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the driver to be ready")
-
-    def obstacle(self, port: int = 9445) -> str:
-        """Why the driver is not ready; empty while it is, or does not answer."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
-                return ""
-        except urllib.error.HTTPError as error:
-            return error.read().decode()
-        except OSError:
-            return ""
-
-    def devices(self) -> dict[str, dict[str, Any]]:
-        """What our slices offer, by name."""
-        slices = [each["spec"] for each in self.rig.api.get(SLICES)["items"]]
-        found = [device for each in slices if each["driver"] == DRIVER for device in each.get("devices", ())]
-        return {device["name"]: device for device in found}
-
-    def claim(self, name: str, count: int = 1) -> None:
-        """Create a claim of so many GPUs."""
-        exactly = {"deviceClassName": DRIVER, "count": count}
-        spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
-        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
-        self.rig.api.create(CLAIMS, body)
-
-    def submit(self, name: str, claim: str) -> None:
-        """Create a pod that stays, and uses a claim."""
-        self.rig.api.create(PODS, claiming_pod(name, claim))
-
-    def seen(self, name: str) -> list[str]:
-        """The GPUs' device nodes that a pod has."""
-        listed = self.rig.kubectl("exec", name, "--", "ls", "/dev").split()
-        return sorted(each for each in listed if re.fullmatch(r"nvidia\d+", each))
-
-    def health(self, name: str) -> dict[str, int]:
-        """How many GPUs of a pod are of which health, as its status tells."""
-        (status,) = self.rig.api.get(f"{PODS}/{name}")["status"]["containerStatuses"]
-        listed = [each for told in status.get("allocatedResourcesStatus", ()) for each in told["resources"]]
-        return dict(Counter(each["health"] for each in listed))
-
-    def prepared(self) -> dict[str, list[str]]:
-        """The devices of each prepared claim, by its name."""
-        file = STATE / "claims.json"
-        claims = json.loads(file.read_text())["claims"].values() if file.exists() else ()
-        return {claim["name"]: [device["device"] for device in claim["devices"]] for claim in claims}
-
-
-def claiming_pod(name: str, claim: str) -> dict[str, Any]:
-    body = pod(name, {}, resourceClaims=[{"name": "gpus", "resourceClaimName": claim}])
-    body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
-    return body
 
 
 @pytest.fixture(scope="module")
@@ -139,12 +37,10 @@ def rig(bare_rig: Rig) -> Iterator[Rig]:
     if kubernetes() < (1, 34):
         pytest.skip("resource.k8s.io/v1 came with Kubernetes 1.34")
     needs_cdi()
-    selector = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
-    spec: dict[str, Any] = {"selectors": [{"cel": {"expression": selector}}]}
-    if kubernetes() >= (1, 36):
-        spec["extendedResourceName"] = "nvidia.com/gpu"
-    body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": spec}
-    bare_rig.api.create(f"{GROUP}/deviceclasses", body)
+    objects = bare_rig.plane.root / "classes.yml"
+    objects.write_text(yaml.safe_dump_all(of_the_role()))
+    bare_rig.kubectl("apply", f"--filename={objects}")
+    images.load(images.cuda())
     with bare_rig.plane.scheduler():
         yield bare_rig
 
@@ -328,3 +224,143 @@ def test_driver_waits_while_a_plugin_serves_the_node(rig: Rig, node: DraNode, tm
             assert all("taints" in device for device in node.devices().values())
     with node.driver():
         assert len(node.devices()) == 8
+
+
+@pytest.fixture
+def sharing(node: DraNode, files: None) -> Iterator[DraNode]:
+    """The node while its driver runs, in a cluster that knows shares."""
+    if kubernetes() < (1, 36):
+        pytest.skip("shares of devices are on since Kubernetes 1.36")
+    with node.driver():
+        yield node
+
+
+def test_share_is_refused_the_next_mebibyte(rig: Rig, sharing: DraNode) -> None:
+    sharing.share("third", 30, "8Gi")
+    rig.api.create(PODS, cuda_pod("third", "third"))
+    rig.wait_running("third")
+    assert rig.kubectl("exec", "third", "--", "take", "8192", "8193", "8192") == "0 2 0 8192\n"
+    assert sharing.seen("third") == ["nvidia0"]
+    env = rig.kubectl("exec", "third", "--", "env").split()
+    assert "NVIDIA_VISIBLE_DEVICES=void" in env
+    # The other seven are whole, and the first is not.
+    sharing.claim("seven", 7)
+    sharing.submit("seven", "seven")
+    sharing.claim("more")
+    sharing.submit("more", "more")
+    rig.wait_running("seven")
+    assert "nvidia0" not in sharing.seen("seven")
+    assert rig.phase("more") == "Pending"
+    rig.kubectl("delete", "pod", "third", "--now", "--wait=true")
+    rig.kubectl("delete", "resourceclaim", "third", "--wait=true")
+    rig.wait_running("more")
+    assert sharing.seen("more") == ["nvidia0"]
+    assert len(list((STATE / "containers").glob("[0-9a-f]*"))) == 0
+
+
+def test_class_has_whole_gpus_or_shares(rig: Rig, sharing: DraNode, tmp_path: Path) -> None:
+    def refused(of: str, requests: dict[str, str], alternative: bool, template: bool) -> str:
+        asked = {"deviceClassName": of} | ({"capacity": {"requests": requests}} if requests else {})
+        first = [{"name": "first", "deviceClassName": DRIVER}, {"name": "second", **asked}]
+        request = {"name": "gpus"} | ({"firstAvailable": first} if alternative else {"exactly": asked})
+        spec: dict[str, Any] = {"devices": {"requests": [request]}}
+        body = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": "tried"}}
+        body |= {"kind": "ResourceClaimTemplate" if template else "ResourceClaim"}
+        file = tmp_path / "claim.json"
+        file.write_text(json.dumps({**body, "spec": {"spec": spec} if template else spec}))
+        try:
+            rig.kubectl("create", "--dry-run=server", f"--filename={file}")
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    for how in itertools.product((False, True), repeat=2):
+        for lacking in ({}, {"cores": "30"}, {"memory": "8Gi"}):
+            assert "does not name cores and memory" in refused(SHARES, lacking, *how)
+        assert "names a part of one" in refused(DRIVER, {"cores": "30", "memory": "8Gi"}, *how)
+        assert refused(SHARES, {"cores": "30", "memory": "8Gi"}, *how) == ""
+        assert refused(DRIVER, {}, *how) == ""
+
+
+def test_claim_of_two_pods_is_one_share(rig: Rig, sharing: DraNode) -> None:
+    sharing.share("both", 30, "8Gi")
+    rig.api.create(PODS, cuda_pod("first", "both", "take", "6144+"))
+    rig.wait_running("first")
+    until(lambda: rig.kubectl("logs", "first") == "0 8192\n", "the first pod to hold 6 GiB")
+    rig.api.create(PODS, cuda_pod("second", "both"))
+    rig.wait_running("second")
+    assert rig.kubectl("exec", "second", "--", "take", "3072", "2048") == "2 0 8192\n"
+    rig.kubectl("delete", "pod", "first", "--now", "--wait=true")
+    assert rig.kubectl("exec", "second", "--", "take", "8192") == "0 8192\n"
+
+
+@pytest.mark.parametrize("request_name", ["", "one"])
+def test_container_gets_one_share_of_a_claim(rig: Rig, sharing: DraNode, request_name: str) -> None:
+    sharing.share("pair", 30, "8Gi", "one", "two")
+    rig.api.create(PODS, cuda_pod("pair", "pair", request=request_name))
+    if request_name:
+        rig.wait_running("pair")
+        assert rig.kubectl("exec", "pair", "--", "take", "8193") == "2 8192\n"
+        return
+    told = "the container has another share beside a share"
+    until(lambda: told in rig.kubectl("describe", "pod", "pair"), "the container to be refused")
+
+
+def test_container_gets_no_share_beside_a_whole_gpu(rig: Rig, sharing: DraNode) -> None:
+    sharing.share("share", 30, "8Gi")
+    sharing.claim("whole")
+    body = cuda_pod("mixed", "share")
+    body["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": "whole"})
+    body["spec"]["containers"][0]["resources"]["claims"].append({"name": "more"})
+    rig.api.create(PODS, body)
+    until(lambda: "beside a share" in rig.kubectl("describe", "pod", "mixed"), "the container to be refused")
+
+
+def test_fifty_claims_at_once_for_sixteen_slots(rig: Rig, sharing: DraNode) -> None:
+    names = [f"crowd-{number}" for number in range(50)]
+
+    def submit(name: str) -> None:
+        sharing.share(name, 50, "39Gi")
+        sharing.submit(name, name)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(submit, names))
+    first = until(lambda: len(found := rig.running()) == 16 and found, "16 pods to run")
+    assert set(sharing.taken().values()) == {(100, 78 << 30)}
+    gone = sorted(first)[:5]
+    rig.kubectl("delete", "pod", "--now", "--wait=true", *gone)
+    rig.kubectl("delete", "resourceclaim", "--wait=true", *gone)
+    until(lambda: len(rig.running()) == 16 and rig.running() - first, "five others to run")
+    assert set(sharing.taken().values()) == {(100, 78 << 30)}
+
+
+def test_share_of_a_pod_deleted_by_force_is_given_again(rig: Rig, sharing: DraNode) -> None:
+    for number in range(8):
+        sharing.share(f"old-{number}", 60, "50Gi")
+        sharing.submit(f"old-{number}", f"old-{number}")
+    old = [f"old-{number}" for number in range(8)]
+    rig.wait_running(*old)
+    rig.kubectl("delete", "pod", "--grace-period=0", "--force", *old)
+    rig.kubectl("delete", "resourceclaim", "--wait=false", *old)
+    sharing.share("new", 60, "50Gi")
+    sharing.submit("new", "new")
+    rig.wait_running("new")
+    assert all(cores <= 100 and memory <= MEMORY for cores, memory in sharing.taken().values())
+    until(lambda: sharing.prepared().keys() == {"new"}, "the old claims to be released")
+
+
+def test_share_survives_restarts(rig: Rig, node: DraNode, files: None) -> None:
+    if kubernetes() < (1, 36):
+        pytest.skip("shares of devices are on since Kubernetes 1.36")
+    with node.driver() as first:
+        node.share("held", 30, "8Gi")
+        rig.api.create(PODS, cuda_pod("held", "held", "take", "6144+"))
+        rig.wait_running("held")
+        until(lambda: rig.kubectl("logs", "held") == "0 8192\n", "the pod to hold 6 GiB")
+        first.kill()
+    with node.driver():
+        rig.restart("kubelet")
+        # Kubelet has it prepared again for a new sandbox: neither policy nor account is another then.
+        rig.api.create(PODS, cuda_pod("beside", "held"))
+        rig.wait_running("beside")
+        assert rig.kubectl("exec", "beside", "--", "take", "3072", "2048") == "2 0 8192\n"

@@ -107,6 +107,14 @@ class Root:
 
     def enter(self, *names: str, root: str | None = None, config: str | None = None) -> str:
         """Run the hook as a container runtime does; what it says."""
+        done = self.hooked((), *names, root=root, config=config)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def hooked(
+        self, first: tuple[str, ...], *names: str, root: str | None = None, config: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the hook with these arguments before the others."""
         bundle = self.path.with_name("bundle")
         bundle.mkdir(exist_ok=True)
         # As a tenant would have it: what it brings to the document is text in it.
@@ -118,16 +126,14 @@ class Root:
         }
         (bundle / "config.json").write_text(json.dumps(spec) if config is None else config)
         state = json.dumps({"ociVersion": "1.0.2", "id": "x", "status": "created", "pid": 1, "bundle": str(bundle)})
-        done = subprocess.run(
-            [*AS_ROOT, self.hook, f"/{RED_HAT}", f"/{DEBIAN}", "--", *(names or NAMES)],
+        return subprocess.run(
+            [*AS_ROOT, self.hook, *first, f"/{RED_HAT}", f"/{DEBIAN}", "--", *(names or NAMES)],
             input=state,
             capture_output=True,
             text=True,
             check=False,
             env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"},
         )
-        assert done.returncode == 0, done.stderr
-        return done.stderr
 
     def listed(self) -> list[str]:
         return self.inside("/sbin/ldconfig", "-p").splitlines()
@@ -308,3 +314,33 @@ def test_damaged_caches_do_nothing_to_the_hook(debian: Root, tmp_path: Path) -> 
         debian.cache.write_bytes(bytes(data[: chance.choice((len(data), chance.randrange(len(data))))]))
         said = debian.enter()
         assert said == "" or "stays as it is" in said, said
+
+
+POLICY, WHOLE = "/etc/kube-accel/policy", "/etc/kube-accel/whole"
+OTHERS = [{"destination": "/proc", "type": "proc", "source": "proc"}, {"destination": f"/{'long' * 40}"}]
+
+
+@pytest.mark.parametrize(
+    ("mounts", "says"),
+    [
+        ({POLICY: "/own"}, ""),
+        ({POLICY: "/own", WHOLE: "/dev/null"}, "the container has a whole GPU beside a share of a GPU"),
+        ({POLICY: "/another"}, "the container has another share beside a share of a GPU"),
+        ({POLICY: f"/own{'x' * 5000}"}, "the container has another share"),
+        ({}, "the container has another share"),
+        (None, "no mounts in the bundle's config.json"),
+    ],
+)
+def test_container_has_this_share_alone_or_does_not_start(
+    debian: Root, mounts: dict[str, str] | None, says: str
+) -> None:
+    found = [{"options": ["ro"], "source": source, "destination": place} for place, source in (mounts or {}).items()]
+    config = {"root": {"path": str(debian.path)}} | ({} if mounts is None else {"mounts": [*OTHERS, *found]})
+    done = debian.hooked(("--only", "/own"), config=json.dumps(config))
+    assert (done.returncode, says in done.stderr) == (1 if says else 0, True), done.stderr
+    assert any("libcuda" in line for line in debian.listed()) is not bool(says)
+
+
+def test_share_in_a_container_that_cannot_be_looked_at_does_not_start(debian: Root) -> None:
+    for config in ("{}", "", '{"mounts": [7]}'):
+        assert debian.hooked(("--only", "/own"), config=config).returncode == 1

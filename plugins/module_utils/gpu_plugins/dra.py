@@ -12,6 +12,7 @@ from ..shared.minimums import version_in
 from ..shared.modes import (
     DRA_DRIVER,
     DRA_MODE,
+    DRA_SHARE_CLASS,
     DRA_TAINT,
     MODE_LABEL,
     OTHER_DRA_DRIVERS,
@@ -25,8 +26,8 @@ from ..shared.refusal import Refusal
 from ..shared.registers import entries, labels_of, mapping, mappings, metadata_of, resources
 
 _KUBERNETES = (1, 34)
-_EXTENDED_RESOURCE = (1, 36)
-"""The first version that serves extended resources of device classes without a feature gate."""
+_ALL_OF_IT = (1, 36)
+"""The first version that has extended resources of device classes, and shares of devices, without a feature gate."""
 _OF_A_RUNTIME = re.compile(r"(?:containerd|cri-o|docker)://")
 _HAS_CDI = re.compile(r"containerd://(?:1[.]7|[2-9]|[0-9]{2})|cri-o://(?:1[.](?:2[89]|[3-9][0-9])|[2-9])")
 _OLD_CONTAINERD = "containerd://1."
@@ -43,7 +44,7 @@ class Seen:
     node: Mapping[str, Any]
     """How the node of this host is, as ``NodeState`` has it."""
     options: Mapping[str, object]
-    """``gpu_plugins_dra_extended_resource``."""
+    """``gpu_plugins_dra_extended_resource`` and ``gpu_plugins_dra_shares``."""
     namespace: str
     daemonset: str
     device_classes: Mapping[str, Any] = field(default_factory=dict)
@@ -62,6 +63,8 @@ class Dra:
     """Whether the cluster is to have them, or may have them while they are uninstalled."""
     extended_resource: str
     """What the device class serves as an extended resource; empty for nothing."""
+    shares: bool
+    """Whether claims may ask for shares, by a class of their own."""
     unwanted: List[Mapping[str, Any]]
     """Objects that are to go, as no node is served so any more."""
     warnings: List[str]
@@ -84,25 +87,32 @@ def dra(seen: Seen) -> Dra:
     """Return what a cluster is to have. Raise ValueError if an option has another type than it is to have."""
     options = OptionReader(seen.options)
     extended = options.boolean("gpu_plugins_dra_extended_resource")
+    shares = options.boolean("gpu_plugins_dra_shares")
     options.require_values()
     nodes, modes = resources(seen.nodes), _modes(seen)
     served = [node for node in nodes if _is_served(node, modes)]
     used = bool(served) or DRA_MODE in (seen.node["target"], *modes.values())
-    new = bool(served) and all(_kubelet(node) >= _EXTENDED_RESOURCE for node in served)
-    ours = any(metadata_of(item).get("name") == DRA_DRIVER for item in resources(seen.device_classes))
+    new = bool(served) and all(_kubelet(node) >= _ALL_OF_IT for node in served)
+    classes = {str(metadata_of(item).get("name")) for item in resources(seen.device_classes)}
+    unwanted = [_class(DRA_SHARE_CLASS)] if DRA_SHARE_CLASS in classes and not (shares and new) else []
     has_api = has_api_of(seen.device_classes)
-    old = extended and used and not new
     return Dra(
         made=used or (seen.removed and has_api),
         extended_resource=WHOLE_RESOURCE if extended and new else "",
-        unwanted=_objects(seen) if ours and not used else [],
-        warnings=[
-            f"Pods get GPUs of nodes of mode dra by ResourceClaims alone: {WHOLE_RESOURCE} is served from Kubernetes"
-            " 1.36 on."
-        ]
-        if old
-        else [],
+        shares=shares and (new or (seen.removed and has_api)),
+        unwanted=(_objects(seen) if DRA_DRIVER in classes and not used else []) + unwanted,
+        warnings=_warnings(extended, shares) if used and not new else [],
     )
+
+
+def _warnings(extended: bool, shares: bool) -> List[str]:
+    """Return what older nodes cannot do although it is asked for."""
+    alone = (
+        f"Pods get GPUs of nodes of mode dra by ResourceClaims alone: {WHOLE_RESOURCE} is served from Kubernetes 1.36"
+        " on."
+    )
+    unshared = "Nodes of mode dra give whole GPUs alone: claims get shares from Kubernetes 1.36 on."
+    return [text for wanted, text in ((extended, alone), (shares, unshared)) if wanted]
 
 
 def has_api_of(answer: Mapping[str, Any]) -> bool:
@@ -205,11 +215,15 @@ def _objects(seen: Seen) -> List[Mapping[str, Any]]:
     namespaced = {"namespace": seen.namespace}
     return [
         {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": seen.daemonset, **namespaced}},
-        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRA_DRIVER}},
+        _class(DRA_DRIVER),
         {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": _ACCOUNT}},
         {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": _ACCOUNT}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _ACCOUNT, **namespaced}},
     ]
+
+
+def _class(name: str) -> Mapping[str, Any]:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}}
 
 
 def _of_node(slices: Mapping[str, Any], node: str) -> List[Mapping[str, Any]]:

@@ -49,6 +49,8 @@ class AdmissionSeen:
     """Whether the cluster has no extender, and none is coming."""
     dra: bool = False
     """Whether our DRA driver serves nodes, and writes their slices."""
+    dra_shares: bool = False
+    """Whether it gives shares of GPUs."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def admission(seen: AdmissionSeen) -> Admission:
     names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
     names += [f"{_PLUGIN}-evictions"] if evicts else []
     names += [f"{_PLUGIN}-slices"] if seen.dra else []
+    names += [f"{_PLUGIN}-claims"] if seen.dra_shares else []
     warning = [f"{_PLUGIN}-runtime-class"] if warns else []
     warning += [f"{_PLUGIN}-annotations"] if seen.unextended else []
     kept = [*names, *warning] if wanted else []

@@ -40,11 +40,13 @@ BY_MODE: Mapping[str, ShareResources] = {
 MODES = (WHOLE_MODE, *BY_MODE)
 """The modes that device plugins serve."""
 DRA_MODE = "dra"
-"""The mode of whole GPUs by dynamic resource allocation: no device plugin, and ResourceSlices for resources."""
+"""The mode of GPUs and their shares by dynamic resource allocation: no device plugin; ResourceSlices for resources."""
 NODE_MODES = (*MODES, DRA_MODE)
 """The modes that a node may serve."""
 DRA_DRIVER = "gpu.kube-accel.io"
 """Name of our DRA driver, and of its device class."""
+DRA_SHARE_CLASS = "share.kube-accel.io"
+"""Name of the device class by which claims ask for shares of the same GPUs."""
 DRA_TAINT = f"{DRA_DRIVER}/unhealthy"
 """Taint of a device that is not to be given away."""
 OTHER_DRA_DRIVERS = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")

@@ -56,11 +56,12 @@ def test_no_other_format_on_the_page_has_a_version() -> None:
 
 def test_page_has_the_files_of_cdi_and_of_containers() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `CDI/")]
-    assert [f"CDI {cdi.VERSION}" in row for row in rows] == [True, True, True]
+    assert [f"CDI {cdi.VERSION}" in row for row in rows] == [True] * 4
     for path in (
         f"CDI/{cdi.FILE}",
         f"CDI/{interposition.CDI_FILES}KEY.json",
         f"CDI/{specifications.PREFIX}UID.json",
+        f"CDI/{specifications.PREFIX}UID.shares.json",
         interposition.POLICY,
         interposition.STATE,
     ):

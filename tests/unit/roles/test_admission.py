@@ -28,6 +28,7 @@ NEW = {"results": [{"api_found": True, "resources": []}] * 2}
 WARNING = "kube-accel-plugin-runtime-class"
 UNHEEDED = "kube-accel-plugin-annotations"
 DRA = {"gpu_mode": "dra"}
+DRA_NODE = {"metadata": {"name": "n", "labels": {"nvidia-device-enable": "dra"}}}
 MIG = {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
 
 
@@ -53,6 +54,20 @@ def policy(objects: list[dict[str, Any]], name: str) -> str:
     """All expressions of a policy."""
     (found,) = (item for item in objects if item["kind"] == KINDS[0] and item["metadata"]["name"] == name)
     return str(found["spec"])
+
+
+@pytest.mark.parametrize(("kubelet", "shares"), [("v1.36.2", True), ("v1.35.1", False)])
+def test_claims_are_held_to_their_class_where_there_are_shares(kubelet: str, shares: bool) -> None:
+    nodes = {"resources": [{**DRA_NODE, "status": {"nodeInfo": {"kubeletVersion": kubelet}}}]}
+    objects = plugin(**DRA, __gpu_plugins_nodes=nodes)
+    for kind in KINDS:
+        assert ("kube-accel-plugin-claims" in named(objects, kind)) is shares
+    assert named(objects, "DeviceClass") == {"gpu.kube-accel.io"} | ({"share.kube-accel.io"} if shares else set())
+    (daemonset,) = (
+        item for item in objects if item["metadata"]["name"] == "kube-accel-dra" and "template" in str(item)
+    )
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert ("--shares" in container["command"]) is shares
 
 
 def test_every_policy_fails_closed_and_has_a_binding_that_denies() -> None:

@@ -11,16 +11,22 @@ from typing import Any, cast
 from kube_accel.dra.checkpoint import Checkpoint
 from kube_accel.dra.node_devices import NodeDevices
 from kube_accel.dra.preparer import Preparer
+from kube_accel.dra.shares import Shares
 from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.enforce.interposer import Interposer, Paths
+from kube_accel.enforce.shim import FILES
 from kube_accel.kube.client import KubeClient
 from kube_accel.model import GpuHealth
 from kube_accel.plugin.node.cdi_writer import CdiDocuments, CdiOptions
+from kube_accel.plugin.node.driver_files import DriverFinder
 from kube_accel.sharing.delivery import Delivery
 from unit.kube_accel.dra.api import FakeApi
-from unit.kube_accel.plugin.fakes import ready
+from unit.kube_accel.enforce.test_shim import library
+from unit.kube_accel.plugin.fakes import inventory, ready
 
 POOL = "node-1/kube-accel"
 DRIVER_FILES = ("libcuda.so.580.159.04", "libcuda.so.1")
+NVML = "libnvidia-ml.so.580.159.04"
 
 
 class ClaimNode:
@@ -34,6 +40,7 @@ class ClaimNode:
             directory.mkdir(parents=True)
         (libraries / DRIVER_FILES[0]).touch()
         (libraries / DRIVER_FILES[1]).symlink_to(DRIVER_FILES[0])
+        (libraries / NVML).touch()
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{minor}" for minor in range(4))):
             (root / "dev" / name).touch()
         self.boot_id = root / "boot_id"
@@ -44,10 +51,22 @@ class ClaimNode:
     def see(self, changed: Mapping[int, GpuHealth] | None = None) -> None:
         self.devices.see(ready(4, changed))
 
-    def preparer(self) -> Preparer:
+    def shares(self) -> Shares:
+        """As a daemon has them whose image has an interposer."""
+        image = self.root / "image"
+        image.mkdir(exist_ok=True)
+        for name in FILES:
+            (image / name).write_bytes(library())
+        paths = Paths(self.state, image, self.root / "sys", self.root / "dev", self.cdi)
+        delivery = Delivery(driver_root_here=str(self.root))
+        made = Shares(Interposer(paths, delivery, DriverFinder().find, "x86_64"))
+        made.see(inventory(4))
+        return made
+
+    def preparer(self, shares: Shares | None = None) -> Preparer:
         documents = CdiDocuments(CdiOptions(self.cdi), self.root / "dev", self.root / "proc", self.root / "sys")
         delivery = Delivery(driver_root_here=str(self.root))
-        specifications = ClaimSpecifications(self.cdi, documents, delivery)
+        specifications = ClaimSpecifications(self.cdi, documents, delivery, shares or Shares(None))
         checkpoint = Checkpoint(self.state, self.boot_id)
         return Preparer(cast(KubeClient, self.api), POOL, checkpoint, specifications, self.devices)
 

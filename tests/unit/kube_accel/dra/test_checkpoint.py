@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, PreparedClaim, PreparedDevice
+from kube_accel.dra.portions import Portion
 
 CLAIM = PreparedClaim("team", "a", (PreparedDevice("gpus", "gpu-00", "GPU-0"),))
 
@@ -72,14 +73,27 @@ def test_damaged_file_is_set_aside(checkpoint: Checkpoint, tmp_path: Path, text:
 
 
 def test_file_of_a_later_version_is_left_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    (tmp_path / "claims.json").write_text('{"version": 2}')
-    with pytest.raises(CheckpointError, match="has version 2, and this program reads 1"):
+    (tmp_path / "claims.json").write_text('{"version": 3}')
+    with pytest.raises(CheckpointError, match="has version 3, and this program reads 2"):
         claims(checkpoint)
-    assert (tmp_path / "claims.json").read_text() == '{"version": 2}'
+    assert (tmp_path / "claims.json").read_text() == '{"version": 3}'
+
+
+def test_shares_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    portion = Portion(30, 8 << 30)
+    share = PreparedClaim("team", "b", (PreparedDevice("r", "gpu-00", "GPU-0", share_id="1", portion=portion),))
+
+    def version() -> int:
+        return int(json.loads((tmp_path / "claims.json").read_text())["version"])
+
+    save(checkpoint, "u", CLAIM)
+    assert version() == 1
+    save(checkpoint, "v", share)
+    assert (version(), claims(checkpoint)) == (2, {"u": CLAIM, "v": share})
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "refused"),
+    ("held", "wanted", "takes"),
     [
         (PreparedDevice("r", "gpu-00", "GPU-0"), PreparedDevice("r", "gpu-00", "GPU-0"), True),
         (PreparedDevice("r", "gpu-01", "GPU-0"), PreparedDevice("r", "gpu-00", "GPU-0"), True),
@@ -87,11 +101,5 @@ def test_file_of_a_later_version_is_left_alone(checkpoint: Checkpoint, tmp_path:
         (PreparedDevice("r", "gpu-00", "GPU-0", admin=True), PreparedDevice("r", "gpu-00", "GPU-0"), False),
     ],
 )
-def test_holder_is_found_by_device_and_gpu(
-    checkpoint: Checkpoint, held: PreparedDevice, wanted: PreparedDevice, refused: bool
-) -> None:
-    other = PreparedClaim("team", "a", (held,))
-    save(checkpoint, "u", other)
-    with checkpoint.locked() as prepared:
-        assert prepared.holder(wanted, "v") == (("u", other) if refused else None)
-        assert prepared.holder(wanted, "u") is None
+def test_taker_is_known_by_device_and_gpu(held: PreparedDevice, wanted: PreparedDevice, takes: bool) -> None:
+    assert held.takes_of(wanted) is takes

@@ -38,15 +38,30 @@ def test_device_has_what_selectors_for_nvidias_driver_ask_for() -> None:
 
 
 def test_device_is_within_the_limits_of_the_api() -> None:
-    for device in slices.devices(
-        inventory(16), (), {f"0000:{0x10 + index:02x}:00.0": "pci0000:00" for index in range(16)}
-    ):
+    roots = {f"0000:{0x10 + index:02x}:00.0": "pci0000:00" for index in range(16)}
+    for device in slices.devices(inventory(16), (), roots, shared=True):
         assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", device["name"])
         assert len(device["attributes"]) + len(device["capacity"]) <= 32
         for name in (*device["attributes"], *device["capacity"]):
             domain, _, identifier = name.rpartition("/")
             assert len(domain) <= 63
             assert re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,31}", identifier)
+
+
+def test_shared_device_has_steps_of_cores_and_memory() -> None:
+    known = inventory(1)
+    odd = replace(known, gpus=(replace(known.gpus[0], memory_bytes=(81559 << 20) + 4096),))
+    (device,) = slices.devices(odd, EVERY, {}, shared=True)
+    assert device["allowMultipleAllocations"] is True
+    cores = {"default": "100", "validRange": {"min": "1", "max": "100", "step": "1"}}
+    memory = {"default": "81559Mi", "validRange": {"min": "1Mi", "max": "81559Mi", "step": "1Mi"}}
+    assert device["capacity"] == {
+        "cores": {"value": "100", "requestPolicy": cores},
+        "memory": {"value": "81559Mi", "requestPolicy": memory},
+        # To be selected by: nothing can be taken of it.
+        "gpu.nvidia.com/memory": {"value": "81559Mi", "requestPolicy": {"default": "0", "validValues": ["0"]}},
+    }
+    assert slices.usable_bytes(odd.gpus[0]) == 81559 << 20
 
 
 def test_long_names_and_odd_versions_are_cut_and_left_out() -> None:

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// ldcache DIRECTORY... -- NAME...: an OCI hook (createRuntime) that enters the driver's libraries into the loader's cache of a container.
+// ldcache [--only POLICY] DIRECTORY... -- NAME...: an OCI hook (createRuntime) that enters the driver's libraries into the loader's cache of a
+// container.
 //
 // The container's root file system is hostile input, and this runs as root of the host. Nothing of it is executed. After chroot no path leads out
 // of it, and at createRuntime no volume of the pod is mounted in it. The cache is read as data, checked, and replaced in one step.
 //
 // A container starts whatever is wrong with its cache: the loader finds the libraries without it too. One line on stderr says what was wrong.
+//
+// With --only the container starts with this policy of the host and without a whole GPU, or not at all: of two CDI devices that bring files to
+// the same places the last one would win, and the share of the other would have no limits. The bundle's config.json says what will be mounted.
 //
 // Format: glibc's sysdeps/generic/dl-cache.h (glibc-ld.so.cache1.1, with extensions since 2.33).
 #define _GNU_SOURCE
@@ -18,6 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define POLICY           "/etc/kube-accel/policy"
+#define WHOLE            "/etc/kube-accel/whole" // what a container with a whole GPU has
 #define CACHE            "/etc/ld.so.cache"
 #define DRAFT            "/etc/.ld.so.cache.kube-accel"
 #define OLD_MAGIC        "ld.so-1.7.0"
@@ -184,7 +190,29 @@ static bool member(struct json *j, const char *wanted) {
     return false;
 }
 
-static bool enter(void) {
+// Whether the mounts of this config.json have this policy of the host and no whole GPU; says what else there is.
+static bool alone(struct json j, const char *policy) {
+    char to[64], from[4096];
+    bool own = false, whole = false;
+    if (!member(&j, "mounts") || !sign(&j, '[')) return say("no mounts in the bundle's config.json"), false;
+    do {
+        struct json at = j, source = j;
+        if (!member(&at, "destination") || !text(&at, to, sizeof to) || !pass(&j)) break;
+        whole |= !strcmp(to, WHOLE);
+        if (!strcmp(to, POLICY))
+            own = member(&source, "source") && text(&source, from, sizeof from) && !strcmp(from, policy);
+    } while (sign(&j, ','));
+    if (own && !whole) return true;
+    fprintf(stderr,
+            "kube-accel: the container has %s beside a share of a GPU, and a container gets one share or whole GPUs: "
+            "name one request of one claim in "
+            "its resources.claims\n",
+            own ? "a whole GPU" : "another share");
+    return false;
+}
+
+// With a policy, into a container that has its share alone.
+static bool enter(const char *only) {
     static char state[1 << 20], bundle[4096], root[4096];
     size_t size = 0;
     for (ssize_t n; size < sizeof state && (n = read(0, state + size, sizeof state - size)) > 0;) size += (size_t)n;
@@ -196,6 +224,7 @@ static bool enter(void) {
     j = (struct json){config.at, config.at + config.size};
     if (!config.size || !member(&j, "root") || !member(&j, "path") || !text(&j, root, sizeof root) || !*root)
         return say("no root in the bundle's config.json"), false;
+    if (only && !alone((struct json){config.at, config.at + config.size}, only)) return false;
     struct stat host, container;
     if (stat("/", &host) || stat(root, &container) ||
         (host.st_dev == container.st_dev && host.st_ino == container.st_ino))
@@ -381,14 +410,20 @@ static bool replace(struct bytes data) {
 }
 
 int main(int argc, char **argv) {
+    const char *only = NULL;
+    if (argc > 2 && !strcmp(argv[1], "--only")) {
+        only = argv[2];
+        argc -= 2;
+        argv += 2;
+    }
     char **names = argv + 1;
     while (*names && strcmp(*names, "--")) names++;
     if (argc < 4 || names == argv + 1 || !*names || !names[1]) {
-        fprintf(stderr, "usage: ldcache DIRECTORY... -- NAME...\n");
+        fprintf(stderr, "usage: ldcache [--only POLICY] DIRECTORY... -- NAME...\n");
         return 2;
     }
     *names++ = NULL;
-    if (!enter()) return 0;
+    if (!enter(only)) return only != NULL;
     struct stat status;
     struct bytes file = slurp(CACHE, MOST_BYTES);
     struct header none = {.magic = MAGIC, .byte_order = 2};

@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 
 from kube_accel.dra.changes import changes
 from kube_accel.dra.slices import DRIVER, in_slices
+from kube_accel.shared.modes import DRA_SHARE_CLASS
 
 Object = dict[str, Any]
 HAS_API: Object = {"results": [{"api_found": True, "resources": []}]}
 NO_API: Object = {"results": [{"api_found": False, "resources": []}]}
 CLASS: Object = {"results": [{"api_found": True, "resources": [{"metadata": {"name": DRIVER}}]}]}
-OPTION = "gpu_plugins_dra_extended_resource"
+OPTIONS = ("gpu_plugins_dra_extended_resource", "gpu_plugins_dra_shares")
+SHARES: Object = {"results": [{"api_found": True, "resources": [{"metadata": {"name": DRA_SHARE_CLASS}}]}]}
 
 
 def node(mode: str = "", version: str = "v1.36.2", runtime: str = "containerd://2.1.4", **allocatable: str) -> Object:
@@ -35,10 +37,13 @@ def node(mode: str = "", version: str = "v1.36.2", runtime: str = "containerd://
     return {"metadata": head, "status": {"nodeInfo": info, "allocatable": allocatable}}
 
 
-def planned(*nodes: Object, modes: Object | None = None, extended: object = True, **more: Any) -> Dra:
+def planned(
+    *nodes: Object, modes: Object | None = None, extended: object = True, shares: object = True, **more: Any
+) -> Dra:
     hostvars = {host: {"gpu_mode": mode} for host, mode in (modes or {}).items()}
     seen: Object = {"hosts": list(hostvars), "hostvars": hostvars, "device_classes": HAS_API} | more
-    return dra(Seen({"resources": list(nodes)}, {"target": "pgpu"}, {OPTION: extended}, "kube-system", "ds", **seen))
+    options = dict(zip(OPTIONS, (extended, shares), strict=True))
+    return dra(Seen({"resources": list(nodes)}, {"target": "pgpu"}, options, "kube-system", "ds", **seen))
 
 
 def refused(
@@ -83,10 +88,34 @@ def test_objects_go_with_the_last_node_of_the_mode() -> None:
     assert kinds == ["DaemonSet", "DeviceClass", "ClusterRoleBinding", "ClusterRole", "ServiceAccount"]
 
 
-def test_old_nodes_are_told_of_claims_alone() -> None:
+@pytest.mark.parametrize(
+    ("nodes", "more", "shares"),
+    [
+        ([node("dra")], {}, True),
+        ([node("dra")], {"shares": "no"}, False),
+        ([node("dra"), node("dra", "v1.35.1")], {}, False),
+        ([node("pgpu")], {}, False),
+        ([node("pgpu")], {"removed": True}, True),
+        ([node("pgpu")], {"removed": True, "device_classes": NO_API}, False),
+    ],
+)
+def test_shares_are_offered_where_all_nodes_know_them(nodes: list[Object], more: Object, shares: bool) -> None:
+    assert planned(*nodes, **more).shares is shares
+
+
+def test_class_of_shares_goes_where_they_are_not_offered() -> None:
+    assert planned(node("dra"), device_classes=SHARES).unwanted == []
+    (found,) = planned(node("dra"), device_classes=SHARES, shares=False).unwanted
+    assert found["metadata"]["name"] == DRA_SHARE_CLASS
+    assert planned(node("dra"), shares=False).unwanted == []
+
+
+def test_old_nodes_are_told_what_they_cannot_do() -> None:
     assert planned(node("dra")).warnings == []
-    assert "from Kubernetes 1.36" in planned(node("dra", "v1.34.1")).warnings[0]
-    assert planned(node("dra", "v1.34.1"), extended=False).warnings == []
+    claims, shares = planned(node("dra", "v1.34.1")).warnings
+    assert "nvidia.com/gpu is served from Kubernetes 1.36" in claims
+    assert "give whole GPUs alone" in shares
+    assert planned(node("dra", "v1.34.1"), extended=False, shares=False).warnings == []
 
 
 @pytest.mark.parametrize(

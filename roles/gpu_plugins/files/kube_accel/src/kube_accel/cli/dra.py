@@ -8,7 +8,7 @@ import gc
 import threading
 
 from kube_accel.cli.daemon import Start, run_daemon
-from kube_accel.dra.options import DraOptions, check_directories
+from kube_accel.dra.options import DraOptions, ShareOptions, check_directories
 from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
 from kube_accel.nvml.monitor import GpuMonitor
 from kube_accel.plugin.configuration.options import NodeError
@@ -65,4 +65,7 @@ def _options(arguments: argparse.Namespace) -> DraOptions:
         sysfs_root=arguments.sysfs_root,
         cdi=CdiOptions(arguments.cdi_dir, arguments.nvidia_cdi_hook_path),
         delivery=delivery,
+        shares=ShareOptions(arguments.shim_dir, arguments.share_capabilities, arguments.context_overhead)
+        if arguments.shares
+        else None,
     )

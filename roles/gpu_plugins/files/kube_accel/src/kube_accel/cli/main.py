@@ -157,6 +157,9 @@ def _add_dra(dra: argparse.ArgumentParser) -> None:
     dra.set_defaults(mode=Mode.PGPU)
     _add_daemon(dra)
     _add_driver_files(dra.add_argument_group("what containers with GPUs get"))
+    shares = dra.add_argument_group("shares of GPUs")
+    shares.add_argument("--shares", action="store_true", help="let claims take shares of GPUs")
+    _add_interposer(shares)
 
 
 def _add_cutting(group: argparse._ArgumentGroup) -> None:
@@ -308,6 +311,25 @@ def _add_enforcement(group: argparse._ArgumentGroup) -> None:
         help="auto: the interposer, in mode mps beside MPS; mps: only MPS; none: nothing",
     )
     group.add_argument("--allow-unenforced", action="store_true", help="offer shares even if nothing can enforce them")
+    _add_interposer(group)
+    group.add_argument(
+        "--hooks-by-cdi",
+        action="store_true",
+        help="with mounts, also name a CDI device, which adds the libraries to the loader's cache",
+    )
+    group.add_argument(
+        "--account-abuse",
+        type=OnAbuse,
+        choices=tuple(OnAbuse),
+        default=OnAbuse.DELETE,
+        help="what to do with a pod that damages its account of GPU memory repeatedly (default: delete)",
+    )
+    group.add_argument(
+        "--quota-overrides", type=_namespaced, help="NAMESPACE/NAME of a ConfigMap that changes limits of containers"
+    )
+
+
+def _add_interposer(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--shim-dir",
         type=Path,
@@ -322,26 +344,11 @@ def _add_enforcement(group: argparse._ArgumentGroup) -> None:
         help=f"what shares also get of the driver, without limits: all, {', '.join(INTERFACES)}",
     )
     group.add_argument(
-        "--hooks-by-cdi",
-        action="store_true",
-        help="with mounts, also name a CDI device, which adds the libraries to the loader's cache",
-    )
-    group.add_argument(
         "--context-overhead",
         type=_mebibytes,
         default=0,
         metavar="MIB",
         help="memory charged to a container for each of its processes on a GPU (default: 0)",
-    )
-    group.add_argument(
-        "--account-abuse",
-        type=OnAbuse,
-        choices=tuple(OnAbuse),
-        default=OnAbuse.DELETE,
-        help="what to do with a pod that damages its account of GPU memory repeatedly (default: delete)",
-    )
-    group.add_argument(
-        "--quota-overrides", type=_namespaced, help="NAMESPACE/NAME of a ConfigMap that changes limits of containers"
     )
 
 

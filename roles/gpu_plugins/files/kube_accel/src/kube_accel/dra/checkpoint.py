@@ -17,14 +17,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kube_accel.dra.portions import Portion
 from kube_accel.files import write_whole
 from kube_accel.shared.api_json import ANY, ApiJsonError, fit, read_object
 
 _log = logging.getLogger(__name__)
 
-VERSION: Final = 1
+VERSION: Final = 2
+_WHOLE_VERSION: Final = 1
+"""Written while no claim has a share, for who reads no other: it would make whole GPUs of shares."""
 FILE: Final = "claims.json"
-_DEVICE: Final = {"request!": str, "device!": str, "uuid!": str, "admin": bool}
+_DEVICE: Final = {
+    "request!": str,
+    "device!": str,
+    "uuid!": str,
+    "admin": bool,
+    "shareId": str,
+    "share": {"cores!": int, "memoryBytes!": int},
+}
 _SHAPE: Final = {
     "version!": int,
     "bootId!": str,
@@ -46,6 +56,14 @@ class PreparedDevice:
     uuid: str
     """GPU that it stood for."""
     admin: bool = False
+    share_id: str = ""
+    """What tells it from other allocations of the same device; empty where there can be none."""
+    portion: Portion | None = None
+    """None for all of the GPU."""
+
+    def takes_of(self, other: PreparedDevice) -> bool:
+        """Return whether both are of one GPU, whatever it is called now, and this one keeps others from it."""
+        return not self.admin and (self.device == other.device or self.uuid == other.uuid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +93,10 @@ class Prepared:
     def save(self) -> None:
         """Have the file say so, on disk. Raises OSError."""
         claims = {uid: _document(claim) for uid, claim in self.claims.items()}
-        document = {**self.rest, "version": VERSION, "bootId": self.boot_id, "claims": claims}
+        shared = any(each.portion is not None for claim in self.claims.values() for each in claim.devices)
+        version = VERSION if shared else _WHOLE_VERSION
+        document = {**self.rest, "version": version, "bootId": self.boot_id, "claims": claims}
         write_whole(self.path, json.dumps(document, indent=1) + "\n", sync=True)
-
-    def holder(self, device: PreparedDevice, uid: str) -> tuple[str, PreparedClaim] | None:
-        """Return another claim that has the same device or GPU, whatever it is called now; None when none does."""
-        for other, claim in self.claims.items():
-            if other != uid and any(
-                (device.device == held.device or device.uuid == held.uuid) and not held.admin for held in claim.devices
-            ):
-                return other, claim
-        return None
 
 
 class Checkpoint:
@@ -137,18 +148,35 @@ class Checkpoint:
 
 
 def _claim(each: Mapping[str, Any]) -> PreparedClaim:
-    devices = tuple(
-        PreparedDevice(device["request"], device["device"], device["uuid"], bool(device.get("admin")))
-        for device in each["devices"]
-    )
+    devices = tuple(map(_device, each["devices"]))
     known = ("namespace", "name", "devices")
     rest = {key: value for key, value in each.items() if key not in known}
     return PreparedClaim(each["namespace"], each["name"], devices, rest)
 
 
+def _device(each: Mapping[str, Any]) -> PreparedDevice:
+    share = each.get("share")
+    return PreparedDevice(
+        each["request"],
+        each["device"],
+        each["uuid"],
+        bool(each.get("admin")),
+        each.get("shareId") or "",
+        None if share is None else Portion(share["cores"], share["memoryBytes"]),
+    )
+
+
+def _device_document(device: PreparedDevice) -> dict[str, Any]:
+    found: dict[str, Any] = {"request": device.request, "device": device.device, "uuid": device.uuid}
+    if device.admin:
+        found["admin"] = True
+    if device.share_id:
+        found["shareId"] = device.share_id
+    if device.portion is not None:
+        found["share"] = {"cores": device.portion.cores, "memoryBytes": device.portion.memory_bytes}
+    return found
+
+
 def _document(claim: PreparedClaim) -> dict[str, Any]:
-    devices = [
-        {"request": each.request, "device": each.device, "uuid": each.uuid} | ({"admin": True} if each.admin else {})
-        for each in claim.devices
-    ]
+    devices = list(map(_device_document, claim.devices))
     return {**claim.rest, "namespace": claim.namespace, "name": claim.name, "devices": devices}

@@ -16,9 +16,11 @@ from kube_accel.dra.options import DraOptions
 from kube_accel.dra.preparer import Preparer, names
 from kube_accel.dra.publisher import Publisher
 from kube_accel.dra.service import DriverService
-from kube_accel.dra.slices import DRIVER, Device, pool
+from kube_accel.dra.shares import Shares
+from kube_accel.dra.slices import DRIVER, SHARED, Device, pool
 from kube_accel.dra.sockets import Sockets, paths
 from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
 from kube_accel.metrics.exposition import Writer
@@ -27,6 +29,7 @@ from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.configuration.options import NodeError
 from kube_accel.plugin.front import listen
 from kube_accel.plugin.node.cdi_writer import CdiDocuments
+from kube_accel.plugin.node.driver_files import DriverFinder
 from kube_accel.stopping import Parts
 
 _log = logging.getLogger(__name__)
@@ -52,7 +55,8 @@ class DraDaemon:
         name = pool(options.node_name)
         self._devices = NodeDevices(options.sysfs_root)
         documents = CdiDocuments(options.cdi, options.dev_root, options.proc_root, options.sysfs_root)
-        specifications = ClaimSpecifications(options.cdi.directory, documents, options.delivery)
+        self._shares = _shares(options)
+        specifications = ClaimSpecifications(options.cdi.directory, documents, options.delivery, self._shares)
         checkpoint = Checkpoint(options.state_dir)
         self._preparer = Preparer(client, name, checkpoint, specifications, self._devices)
         self._publisher = Publisher(client, options.node_name, options.state_dir, self._wanted)
@@ -80,6 +84,8 @@ class DraDaemon:
         except OSError as error:
             raise NodeError(f"kubelet cannot be served: {error}; remove what has the socket") from error
         self._parts.start("files", self._keep_files)
+        for name, part in self._shares.parts(self._stop):
+            self._parts.start(name, part)
         self._parts.start("claims", self._follow_claims)
         self._stop.wait()
         # Kubelet's streams of health would keep the sockets busy.
@@ -92,13 +98,18 @@ class DraDaemon:
     def _follow_gpus(self) -> None:
         snapshot = self._gpus.snapshot()
         while True:
-            if self._devices.see(snapshot):
+            # What is offered depends on it, so it comes first.
+            changed = snapshot.inventory is not None and self._shares.see(snapshot.inventory)
+            if self._devices.see(snapshot) or changed:
                 self._publisher.wake()
             self._front.condition.wake()
             snapshot = self._gpus.wait(snapshot.version, timeout=60)
 
     def _keep_files(self) -> None:
         while not self._stop.wait(_FILES):
+            inventory = self._devices.state.inventory
+            if inventory is not None and self._shares.see(inventory):
+                self._publisher.wake()
             self._look_after_files()
 
     def _follow_claims(self) -> None:
@@ -127,7 +138,7 @@ class DraDaemon:
 
     def _wanted(self, keeps_taints: bool, withheld: bool) -> Sequence[Device] | None:
         prepared = frozenset() if keeps_taints else names(self._preparer.claims().values())
-        return self._devices.wanted(keeps_taints, withheld, prepared)
+        return self._devices.wanted(keeps_taints, withheld, prepared, not self._shares.problem)
 
     def _readyz(self) -> str:
         registration = self._sockets.registration
@@ -136,7 +147,18 @@ class DraDaemon:
         if self._devices.state.inventory is None:
             snapshot = self._gpus.snapshot()
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
-        return self._publisher.problem or self._files_problem
+        return self._publisher.problem or self._files_problem or self._shares_problem()
+
+    def _shares_problem(self) -> str:
+        """Return why shares that are wanted are not offered; empty where they are, or are not wanted."""
+        if not self._shares.wanted:
+            return ""
+        if SHARED in self._publisher.dropped:
+            return (
+                f"the cluster does not keep {SHARED} of devices, so that no share can be given; enable the feature gate"
+                " DRAConsumableCapacity, or leave out --shares (gpu_plugins_dra_shares)"
+            )
+        return self._shares.problem and f"shares are not offered: {self._shares.problem}"
 
     def _metrics(self) -> bytes:
         service = Service(
@@ -154,5 +176,15 @@ class DraDaemon:
             "mode": "dra",
             "slices": publisher.problem or "as they should be",
             "dropped": sorted(publisher.dropped),
+            "shares": self._shares_problem() or ("offered" if self._shares.wanted else "off"),
             "claims": {uid: str(claim) for uid, claim in self._preparer.claims().items()},
         }
+
+
+def _shares(options: DraOptions) -> Shares:
+    wanted = options.shares
+    if wanted is None:
+        return Shares(None)
+    paths = Paths(options.state_dir, wanted.shim_dir, options.sysfs_root, options.dev_root, options.cdi.directory)
+    interposer = Interposer(paths, options.delivery, DriverFinder().find, capabilities=wanted.capabilities)
+    return Shares(interposer, wanted.context_overhead_bytes)

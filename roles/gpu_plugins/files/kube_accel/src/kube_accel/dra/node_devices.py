@@ -85,15 +85,17 @@ class NodeDevices:
             self._closed = True
             self._changed.notify_all()
 
-    def wanted(self, keeps_taints: bool, withheld: bool, prepared: Collection[str]) -> tuple[Device, ...] | None:
+    def wanted(
+        self, keeps_taints: bool, withheld: bool, prepared: Collection[str], shared: bool = False
+    ) -> tuple[Device, ...] | None:
         """Return the devices to publish; None while no GPU was read.
 
         All of them are sick where they are ``withheld``. Where the cluster keeps no taints a sick GPU is not published,
-        unless its device is ``prepared``: what is allocated stays to be seen.
+        unless its device is ``prepared``: what is allocated stays to be seen. Claims may take parts of ``shared`` ones.
         """
         state = self.state
         if state.inventory is None:
             return None
         good = frozenset[str]() if withheld else state.good
         sick = {name for name, gpu in state.gpus.items() if gpu.uuid not in good}
-        return devices(state.inventory, good, self._roots, () if keeps_taints else sick - set(prepared))
+        return devices(state.inventory, good, self._roots, () if keeps_taints else sick - set(prepared), shared)

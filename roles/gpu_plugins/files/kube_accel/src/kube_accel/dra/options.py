@@ -8,7 +8,20 @@ from pathlib import Path
 
 from kube_accel.plugin.configuration.options import NodeError, check_state
 from kube_accel.plugin.node.cdi_writer import CdiOptions
+from kube_accel.sharing.capabilities import Capability
 from kube_accel.sharing.delivery import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOptions:
+    """What the driver is told of shares."""
+
+    shim_dir: Path
+    """Where the image has the interposer."""
+    capabilities: frozenset[Capability]
+    """What containers with a share get of the driver."""
+    context_overhead_bytes: int
+    """Charged once a process, for what a CUDA context takes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,8 @@ class DraOptions:
     cdi: CdiOptions
     delivery: Delivery
     """What containers get of the driver's files."""
+    shares: ShareOptions | None
+    """How GPUs are shared; None where they are given whole."""
 
 
 def check_directories(options: DraOptions) -> None:

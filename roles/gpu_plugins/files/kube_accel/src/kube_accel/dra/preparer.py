@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import quote
 
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, Prepared, PreparedClaim, PreparedDevice
 from kube_accel.dra.claims import Allotted, ClaimError, allotted
 from kube_accel.dra.node_devices import DeviceState, NodeDevices
+from kube_accel.dra.portions import in_the_way
+from kube_accel.dra.slices import usable_bytes
 from kube_accel.dra.specifications import ClaimSpecifications
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
@@ -56,13 +58,12 @@ class Preparer:
         with self._checkpoint.locked() as prepared:
             known = prepared.claims.get(uid)
             devices = tuple(_device(each, known, state) for each in wanted)
-            for device in devices:
-                _refuse_held(device, uid, prepared)
+            _refuse_held(devices, uid, prepared, state)
             claim = PreparedClaim(namespace, name, devices, known.rest if known is not None else {})
             if claim != known:
                 prepared.claims[uid] = claim
                 prepared.save()
-            self._specifications.write(uid, claim, state.inventory)
+            self._specifications.write(uid, claim, state.inventory, new=claim != known)
         if claim != known:
             extra = {"claim": str(claim), "uid": uid, "devices": [each.device for each in devices]}
             _log.info("claim prepared", extra=extra)
@@ -77,6 +78,7 @@ class Preparer:
             claim = prepared.claims.pop(uid, None)
             if claim is not None:
                 prepared.save()
+                self._specifications.released(uid, claim)
                 _log.info("claim released", extra={"claim": str(claim), "uid": uid})
 
     def claims(self) -> dict[str, PreparedClaim]:
@@ -132,7 +134,13 @@ ERRORS: Final = (ClaimError, CheckpointError, ApiError, OSError)
 def _device(each: Allotted, known: PreparedClaim | None, state: DeviceState) -> PreparedDevice:
     """Return what a claim is given; what it was given before, where that is the same device. Raises ClaimError."""
     for held in known.devices if known is not None else ():
-        if (held.request, held.device, held.admin) == (each.request, each.device, each.admin):
+        if (held.request, held.device, held.admin, held.share_id, held.portion) == (
+            each.request,
+            each.device,
+            each.admin,
+            each.share_id,
+            each.portion,
+        ):
             return held
     gpu = state.gpus.get(each.device)
     if gpu is None:
@@ -141,17 +149,29 @@ def _device(each: Allotted, known: PreparedClaim | None, state: DeviceState) -> 
     if gpu.uuid not in state.good and not (each.tolerant or each.admin):
         why = state.health_of(each.device).reason
         raise ClaimError(f"{each.device} ({gpu.uuid}) cannot be used: {why}; delete the pod to get another GPU")
-    return PreparedDevice(each.request, each.device, gpu.uuid, each.admin)
+    return PreparedDevice(each.request, each.device, gpu.uuid, each.admin, each.share_id, each.portion)
 
 
-def _refuse_held(device: PreparedDevice, uid: str, prepared: Prepared) -> None:
-    """Raises ClaimError where another claim has the device."""
-    other = None if device.admin else prepared.holder(device, uid)
-    if other is not None:
-        raise ClaimError(
-            f"{device.device} ({device.uuid}) is still prepared for claim {other[1]} ({other[0]}); kubelet tries again"
-            " until that claim's containers have ended"
-        )
+def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared, state: DeviceState) -> None:
+    """Raises ClaimError where there is no room on a GPU beside what other claims have, or this one itself."""
+    others = [
+        (f"claim {claim} ({other})", each)
+        for other, claim in prepared.claims.items()
+        if other != uid
+        for each in claim.devices
+    ]
+    for place, device in enumerate(devices):
+        gpu = state.gpus.get(device.device)
+        if device.admin or gpu is None:
+            continue
+        beside = [*others, *(("this claim", each) for each in devices[:place])]
+        taken = [(owner, each.portion) for owner, each in beside if each.takes_of(device)]
+        owners = in_the_way(device.portion, taken, usable_bytes(gpu))
+        if owners:
+            raise ClaimError(
+                f"{device.device} ({device.uuid}) is still prepared for {', '.join(dict.fromkeys(owners))}; kubelet"
+                " tries again until the containers of that claim have ended"
+            )
 
 
 def _path(namespace: str, name: str) -> str:

@@ -14,7 +14,7 @@ from kube_accel.dra.claims import ClaimError
 from kube_accel.dra.node_devices import DeviceState, NodeDevices
 from kube_accel.dra.preparer import ERRORS, Preparer, reason
 from kube_accel.dra.slices import DRIVER
-from kube_accel.dra.specifications import device_id
+from kube_accel.dra.specifications import device_ids
 from kube_accel.kube import dra
 from kube_accel.kube.proto import dra_pb2 as pb
 from kube_accel.metrics.service import Outcome
@@ -51,12 +51,14 @@ class DriverService:
         for claim in request.claims:
             answer = reply.claims[claim.uid]
             with self._counted(PREPARE, claim, answer):
-                for each in self._preparer.prepare(claim.uid, claim.namespace, claim.name):
+                devices = self._preparer.prepare(claim.uid, claim.namespace, claim.name)
+                for each, ids in zip(devices, device_ids(claim.uid, devices), strict=True):
                     answer.devices.add(
                         request_names=[each.request],
                         pool_name=self._pool,
                         device_name=each.device,
-                        cdi_device_ids=[device_id(claim.uid, each.device)],
+                        cdi_device_ids=ids,
+                        share_id=each.share_id or None,
                     )
         self._on_change()
         return reply

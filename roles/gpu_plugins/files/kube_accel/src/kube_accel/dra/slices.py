@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from kube_accel.model import Gpu, Inventory
-from kube_accel.shared.modes import DRA_DRIVER, DRA_TAINT, OTHER_DRA_DRIVERS
+from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS
 from kube_accel.sharing.node_labels import family
 
 DRIVER: Final = DRA_DRIVER
@@ -16,6 +16,8 @@ NVIDIA: Final = OTHER_DRA_DRIVERS[0]
 """Domain of NVIDIA's driver: whatever selects devices by its names finds them here too."""
 STANDARD: Final = "resource.kubernetes.io"
 TAINT: Final = DRA_TAINT
+SHARED: Final = "allowMultipleAllocations"
+"""Field of a device that claims may take parts of."""
 SLICE_DEVICES: Final = 64
 """Most devices of a slice of which one has a taint; 128 without, but taints come at any time."""
 
@@ -56,18 +58,22 @@ def devices(
     good: Container[str],
     pcie_roots: Mapping[str, str],
     left_out: Container[str] = (),
+    shared: bool = False,
 ) -> tuple[Device, ...]:
     """Return the devices of these GPUs, in the order of their indices.
 
     A GPU whose UUID is not in ``good`` is tainted, and not there at all if its device is one of ``left_out``.
-    ``pcie_roots`` has the root of a GPU by its PCI address, where it is known.
+    ``pcie_roots`` has the root of a GPU by its PCI address, where it is known. Claims may take parts of a ``shared``
+    one.
     """
     versions = _version(inventory.driver_version), _version(".".join(map(str, inventory.cuda_version)))
-    found = []
+    found: list[dict[str, Any]] = []
     for name, gpu in gpus_by_device(inventory).items():
         if name not in left_out:
             sick = {} if gpu.uuid in good else {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}
             found.append({"name": name, **_facts(gpu, versions, pcie_roots.get(gpu.pci_address)), **sick})
+            if shared:
+                found[-1] |= {SHARED: True, "capacity": _parts(gpu)}
     return tuple(found)
 
 
@@ -75,6 +81,30 @@ def in_slices(found: Sequence[Device]) -> tuple[tuple[Device, ...], ...]:
     """Return the devices of each slice; one slice at least, which says that there are none."""
     starts = range(0, len(found), SLICE_DEVICES)
     return tuple(tuple(found[start : start + SLICE_DEVICES]) for start in starts) or ((),)
+
+
+def usable_bytes(gpu: Gpu) -> int:
+    """Return the memory of a GPU that shares may take."""
+    return gpu.memory_bytes // MIB * MIB
+
+
+def _parts(gpu: Gpu) -> dict[str, Any]:
+    """Return what claims take of a GPU: all of it where they do not say how much.
+
+    A capacity without a policy would be taken whole by the first share. So NVIDIA's name is there to be selected by,
+    and nothing can be taken of it.
+    """
+    memory = _quantity(usable_bytes(gpu))
+    return {
+        "cores": _capacity(str(CORES), "1"),
+        "memory": _capacity(memory, "1Mi"),
+        f"{NVIDIA}/memory": {"value": memory, "requestPolicy": {"default": "0", "validValues": ["0"]}},
+    }
+
+
+def _capacity(amount: str, step: str) -> dict[str, Any]:
+    steps = {"min": step, "max": amount, "step": step}
+    return {"value": amount, "requestPolicy": {"default": amount, "validRange": steps}}
 
 
 def _facts(gpu: Gpu, versions: tuple[str | None, str | None], pcie_root: str | None) -> dict[str, Any]:

@@ -4,37 +4,54 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from kube_accel.dra.checkpoint import PreparedClaim
+from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.dra.claims import ClaimError
+from kube_accel.dra.shares import Shares
 from kube_accel.model import Inventory
 from kube_accel.plugin.node.cdi_writer import CdiDocuments, write_document
+from kube_accel.sharing.cdi import VERSION
 from kube_accel.sharing.delivery import Delivery
+from kube_accel.sharing.interposition import WHOLE
 from kube_accel.sharing.whole import whole
 
 _log = logging.getLogger(__name__)
 
 KIND: Final = "kube-accel.io/claim"
 PREFIX: Final = "kube-accel.io-claim-"
+_SHARE: Final = "share-"
+_MARK: Final = {"hostPath": "/dev/null", "containerPath": WHOLE, "options": ["ro", "nosuid", "nodev", "bind"]}
+"""By this the hook of a share knows that a container has a whole GPU too."""
 
 
 class ClaimSpecifications:
     """The files in the runtime's directory. Called by who has the checkpoint locked."""
 
-    def __init__(self, directory: Path, documents: CdiDocuments, delivery: Delivery) -> None:
+    def __init__(self, directory: Path, documents: CdiDocuments, delivery: Delivery, shares: Shares) -> None:
         self._directory = directory
+        self._shares = shares
         self._documents = documents
         self._delivery = delivery
 
-    def write(self, uid: str, claim: PreparedClaim, inventory: Inventory) -> None:
+    def write(self, uid: str, claim: PreparedClaim, inventory: Inventory, new: bool = False) -> None:
         """Have the runtime know the devices of a claim, with the driver's files as they are now.
 
-        Raises ClaimError, OSError.
+        The shares of a ``new`` claim begin with empty accounts. Raises ClaimError, OSError.
         """
-        names = {each.uuid: f"{uid}-{each.device}" for each in claim.devices}
+        names = {each.uuid: f"{uid}-{each.device}" for each in claim.devices if each.portion is None}
+        if names:
+            self._write_whole(uid, names, inventory)
+        shares = [
+            {"name": f"{uid}-{_SHARE}{request}", "containerEdits": edits}
+            for request, edits in self._shares.edits(uid, claim, new)
+        ]
+        if shares:
+            write_document(self._paths(uid)[1], {"cdiVersion": VERSION, "kind": KIND, "devices": shares})
+
+    def _write_whole(self, uid: str, names: Mapping[str, str], inventory: Inventory) -> None:
         parts = [whole(gpu) for gpu in inventory.gpus if gpu.uuid in names]
         document = self._documents.of(parts, inventory.driver_version, self._delivery)
         found = document["devices"] if document is not None else []
@@ -42,17 +59,24 @@ class ClaimSpecifications:
             lacking = ", ".join(sorted(names.keys() - {each["name"] for each in found}))
             raise ClaimError(f"no device node of {lacking} is on the host; run nvidia-modprobe -c0 -u there")
         devices = [{**each, "name": names[each["name"]]} for each in found]
-        write_document(self._path(uid), {**document, "kind": KIND, "devices": devices})
+        edits = document["containerEdits"]
+        edits = {**edits, "mounts": [*edits.get("mounts", ()), _MARK]}
+        write_document(self._paths(uid)[0], {**document, "kind": KIND, "devices": devices, "containerEdits": edits})
 
     def remove(self, uid: str) -> None:
         """Have the runtime forget a claim. Raises OSError."""
-        self._path(uid).unlink(missing_ok=True)
+        for path in self._paths(uid):
+            path.unlink(missing_ok=True)
+
+    def released(self, uid: str, claim: PreparedClaim) -> None:
+        """Remove what the containers of a claim had. Raises OSError."""
+        self._shares.remove(uid, claim)
 
     def match(self, claims: Iterable[tuple[str, PreparedClaim]], inventory: Inventory) -> None:
         """Have the files be those of these claims, and no others. Raises OSError."""
-        known = set()
-        for uid, claim in claims:
-            known.add(self._path(uid))
+        held, known = tuple(claims), set[Path]()
+        for uid, claim in held:
+            known.update(self._paths(uid))
             try:
                 self.write(uid, claim, inventory)
             except ClaimError as error:
@@ -60,11 +84,18 @@ class ClaimSpecifications:
         for path in self._directory.glob(f"{PREFIX}*.json"):
             if path not in known:
                 path.unlink(missing_ok=True)
+        self._shares.prune(held)
 
-    def _path(self, uid: str) -> Path:
-        return self._directory / f"{PREFIX}{uid}.json"
+    def _paths(self, uid: str) -> tuple[Path, Path]:
+        """Return the specification of a claim's whole GPUs, and that of its shares: containers get other files."""
+        return self._directory / f"{PREFIX}{uid}.json", self._directory / f"{PREFIX}{uid}.shares.json"
 
 
-def device_id(uid: str, device: str) -> str:
-    """Return the name by which the runtime knows a device of a claim."""
-    return f"{KIND}={uid}-{device}"
+def device_ids(uid: str, devices: Iterable[PreparedDevice]) -> list[list[str]]:
+    """Return the names by which the runtime knows each device of a claim; a request's shares are one to it."""
+    found, told = [], set[str]()
+    for each in devices:
+        name = each.device if each.portion is None else f"{_SHARE}{each.request}"
+        found.append([] if name in told else [f"{KIND}={uid}-{name}"])
+        told.add(name)
+    return found

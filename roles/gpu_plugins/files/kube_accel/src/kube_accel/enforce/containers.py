@@ -296,6 +296,14 @@ class Containers:
             _log.info("files of containers that ended are removed", extra={"containers": len(gone)})
         return gone
 
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove the files of containers that have ended. Raises OSError."""
+        gone = set(keys)
+        self._forget(gone)
+        for key in gone:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self._root / key)
+
     def _forget(self, keys: Collection[str]) -> None:
         with self._lock:
             for key in keys:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kube_accel.enforce.backend import Ask, EnforceError, Name, Start
 from kube_accel.enforce.containers import Containers, key_of
-from kube_accel.enforce.policy import Policy
+from kube_accel.enforce.policy import Limit, Policy
 from kube_accel.enforce.shim import HOOK, Builds, ShimError
 from kube_accel.files import write_whole
 from kube_accel.graphics import graphics_nodes
@@ -30,6 +31,7 @@ from kube_accel.sharing.interposition import (
     grant,
     interposed,
     missing,
+    only_edits,
     shimmed,
     specification,
 )
@@ -131,6 +133,21 @@ class Interposer:
         except (OSError, ValueError) as error:
             raise EnforceError(f"its limits cannot be written: {error}") from error
 
+    def keep(self, key: str, limits: tuple[Limit, ...], new: bool) -> dict[str, Any]:
+        """Return CDI's edits for all containers of a share that has these limits for as long as it lives.
+
+        Its policy and account are made if it is ``new`` or they are not there. Raises EnforceError.
+        """
+        try:
+            known = None if new or not self.containers.state_path(key).exists() else self.containers.policy(key)
+            if known is None or _given(known.limits) != _given(limits):
+                self.containers.prepare(key, self._build)
+                self.containers.start(key, Policy(limits))
+            gpus = [gpu for limit in limits if (gpu := self._gpu(limit.uuid)) is not None]
+            return only_edits(self._interposed(key, self.containers.build_of(key) or self._build, gpus))
+        except (OSError, ValueError) as error:
+            raise EnforceError(f"the container's files cannot be made: {error}") from error
+
     def prune(self, held: Collection[str]) -> None:
         """Forget containers other than those with these keys, a while after they were made."""
         self.containers.prune(held)
@@ -175,3 +192,8 @@ class Interposer:
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(specification(got, key, self._delivery)) + "\n"
         write_whole(directory / f"{CDI_FILES}{key}.json", text, 0o644)
+
+
+def _given(limits: Iterable[Limit]) -> list[tuple[str, int, int]]:
+    """Return what a share is of its GPUs, without what else is charged to it."""
+    return [(limit.uuid, limit.memory_bytes, limit.cores) for limit in limits]

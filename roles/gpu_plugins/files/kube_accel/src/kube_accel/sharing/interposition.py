@@ -24,6 +24,8 @@ CDI_FILES = "kube-accel.io-share-"
 """How the names of its specifications begin, one a container."""
 POLICY = "/etc/kube-accel/policy"
 STATE = "/run/kube-accel/state"
+WHOLE = "/etc/kube-accel/whole"
+"""What a container of a claim has with a whole GPU, so that none has that beside a share."""
 DRIVER = "/usr/lib/kube-accel/driver"
 """In the container, the driver's own libraries of those that are shimmed."""
 SHIMMED = ("libcuda", "libnvidia-ml")
@@ -164,14 +166,28 @@ def grant(got: Interposed, key: str, delivery: Delivery) -> Grant:
 
 def specification(got: Interposed, key: str, delivery: Delivery) -> dict[str, Any]:
     """Return the CDI specification with this container's one device: all it gets, or what mounts cannot bring."""
-    # Not createContainer: in the runtime's own namespaces no volume of the pod is mounted in the container's root, a
-    # user namespace takes no right from the hook, and a root file system that is to be read-only is not so yet.
-    program, *arguments = got.hook
-    hook = {"hookName": "createRuntime", "path": program, "args": [posixpath.basename(program), *arguments]}
-    edits: dict[str, Any] = {"hooks": [hook]}
+    edits: dict[str, Any] = {"hooks": [_hook(got)]}
     if delivery.by_cdi:
         edits |= _all(got)
     return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": [{"name": key, "containerEdits": edits}]}
+
+
+def only_edits(got: Interposed) -> dict[str, Any]:
+    """Return CDI's edits of all that a container gets by its share, which starts with no other share or GPU."""
+    edits = _all(got)
+    edits["env"] += [f"{name}={value}" for name, value in got.environment.items()]
+    return {**edits, "hooks": [_hook(got, "--only", got.read_only[POLICY])]}
+
+
+def _hook(got: Interposed, *first: str) -> dict[str, Any]:
+    # Not createContainer: in the runtime's own namespaces no volume of the pod is mounted in the container's root, a
+    # user namespace takes no right from the hook, and a root file system that is to be read-only is not so yet.
+    program, *arguments = got.hook
+    return {
+        "hookName": "createRuntime",
+        "path": program,
+        "args": [posixpath.basename(program), *first, *arguments],
+    }
 
 
 def _all(got: Interposed) -> dict[str, Any]:

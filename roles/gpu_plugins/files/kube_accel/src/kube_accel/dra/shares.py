@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of prepared shares: one policy and one account for each request of a claim, whatever containers have it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from typing import Any, Final
+
+from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
+from kube_accel.dra.claims import ClaimError
+from kube_accel.enforce.backend import EnforceError
+from kube_accel.enforce.containers import key_of
+from kube_accel.enforce.interposer import Interposer
+from kube_accel.enforce.policy import Limit
+from kube_accel.model import Inventory
+
+_log = logging.getLogger(__name__)
+
+_LOOK: Final = 3.0
+"""Seconds from one look at the accounts to the next."""
+
+
+class Shares:
+    """Called by who has the checkpoint locked, but for ``see`` and ``mend``."""
+
+    def __init__(self, interposer: Interposer | None, context_overhead_bytes: int = 0) -> None:
+        """Without an ``interposer`` GPUs are not shared."""
+        self._interposer = interposer
+        self._overhead = context_overhead_bytes
+        self.problem = "shares are off" if interposer is None else "the GPUs were not read yet"
+        """Why no share can be given; empty when one can."""
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether an administrator wants shares to be offered."""
+        return self._interposer is not None
+
+    def see(self, inventory: Inventory) -> bool:
+        """Find out whether shares can be enforced with the driver as it is; return whether that changed."""
+        if self._interposer is None:
+            return False
+        before, self.problem = self.problem, self._interposer.unfit(inventory)
+        if self.problem != before and self.problem:
+            _log.error("shares cannot be enforced and are not offered", extra={"reason": self.problem})
+        return self.problem != before
+
+    def edits(self, uid: str, claim: PreparedClaim, new: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield by request CDI's edits for containers with a share; files of a ``new`` claim are made anew.
+
+        Raises ClaimError.
+        """
+        for request, devices in _requests(claim):
+            if self._interposer is None or self.problem:
+                raise ClaimError(f"shares cannot be given on this node: {self.problem}; delete the pod")
+            limits = tuple(self._limit(device) for device in devices)
+            try:
+                yield request, self._interposer.keep(_key(uid, request), limits, new)
+            except EnforceError as error:
+                raise ClaimError(f"request {request}: {error}") from error
+
+    def remove(self, uid: str, claim: PreparedClaim) -> None:
+        """Remove the files of a claim that was released. Raises OSError."""
+        if self._interposer is not None:
+            self._interposer.containers.remove(_key(uid, request) for request, _ in _requests(claim))
+
+    def prune(self, claims: Iterable[tuple[str, PreparedClaim]]) -> None:
+        """Forget the files of all other claims."""
+        if self._interposer is not None:
+            self._interposer.prune({_key(uid, request) for uid, claim in claims for request, _ in _requests(claim)})
+
+    def parts(self, stop: threading.Event) -> Iterator[tuple[str, Callable[[], None]]]:
+        """Yield threads to run, each with a name."""
+        if self._interposer is not None:
+            yield "accounts", partial(self._mend_until, stop)
+            yield "spares", partial(self._interposer.containers.spares.run, stop)
+
+    def _mend_until(self, stop: threading.Event) -> None:
+        while not stop.wait(_LOOK):
+            self.mend()
+
+    def mend(self) -> None:
+        """Put right accounts that containers changed: one could fill the file system with its own."""
+        if self._interposer is None:
+            return
+        containers = self._interposer.containers
+        read = containers.read_all(containers.keys())
+        for key, wrong in containers.trim({key: policy for key, (policy, _) in read.items()}).items():
+            _log.warning("the account of a claim was changed", extra={"key": key, "reason": ", ".join(sorted(wrong))})
+
+    def _limit(self, device: PreparedDevice) -> Limit:
+        portion = device.portion
+        if portion is None:
+            raise ClaimError(f"request {device.request} has a share and a whole GPU; use a request for each")
+        overhead = min(self._overhead, portion.memory_bytes // 2)
+        return Limit(device.uuid, portion.memory_bytes, portion.cores, context_overhead_bytes=overhead)
+
+
+def _requests(claim: PreparedClaim) -> Iterator[tuple[str, tuple[PreparedDevice, ...]]]:
+    """Yield the requests for shares, and what each has."""
+    ordered = sorted(claim.devices, key=lambda device: device.request)
+    for request, devices in groupby(ordered, key=lambda device: device.request):
+        found = tuple(devices)
+        if any(device.portion is not None for device in found):
+            yield request, found
+
+
+def _key(uid: str, request: str) -> str:
+    return key_of((uid, request))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of mode dra on a real kubelet: the driver, claims, and pods with them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster import images
+from cluster.control_plane import API_SERVICE, Program, answers
+from cluster.node import GPUS, STATE, TOPOLOGY, UNPRIVILEGED, GpuNode, pod
+from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, kubernetes
+from sim import native
+from sim.cluster.client import until
+from unit.roles.conftest import rendered
+
+DRIVER, SHARES = "gpu.kube-accel.io", "share.kube-accel.io"
+MEMORY = 80 << 30
+GROUP = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
+SLICES = f"{GROUP}/resourceslices"
+CDI = Path("/var/run/cdi")
+RIGHTS = """
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kube-accel-dra, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: kube-accel-dra}
+rules:
+  - {apiGroups: [""], resources: [nodes], verbs: [get]}
+  - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
+  - {apiGroups: [""], resources: [events], verbs: [create]}
+  - {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [list, watch, create, update, delete]}
+  - {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: kube-accel-dra}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: kube-accel-dra}
+subjects: [{kind: ServiceAccount, name: kube-accel-dra, namespace: kube-system}]
+"""
+
+
+class DraNode:
+    """The node with eight H100, and a driver when a test starts one."""
+
+    def __init__(self, rig: Rig, node: GpuNode, account: Path) -> None:
+        self.rig, self.node, self._account = rig, node, account
+
+    @contextmanager
+    def driver(self, port: int = 9445, instance: str = "", wait: bool = True, state: Path = STATE) -> Iterator[Program]:
+        """The daemon beside kubelet, with ``wait`` ready: registered, its slices stored."""
+        command = [
+            *UNPRIVILEGED,
+            str(Path(sys.executable).with_name("kube-accel")),
+            "dra",
+            f"--node-name={NODE}",
+            f"--instance={instance}",
+            f"--listen=127.0.0.1:{port}",
+            f"--kubelet-plugins-dir={KUBELET_ROOT}/plugins",
+            f"--kubelet-registry-dir={KUBELET_ROOT}/plugins_registry",
+            f"--state-dir={state}",
+            f"--service-account-dir={self._account}",
+            f"--cdi-dir={CDI}",
+            "--shares",
+            f"--shim-dir={native.build()}",
+        ]
+        environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}
+        environment["KUBERNETES_SERVICE_PORT"] = "443"
+        with Program(self.rig.plane.root, f"kube-accel-dra-{port}", command, environment) as program:
+            if wait:
+                self.wait_ready(port)
+            yield program
+
+    def wait_ready(self, port: int = 9445) -> None:
+        until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the driver to be ready")
+
+    def obstacle(self, port: int = 9445) -> str:
+        """Why the driver is not ready; empty while it is, or does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+                return ""
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except OSError:
+            return ""
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """What our slices offer, by name."""
+        slices = [each["spec"] for each in self.rig.api.get(SLICES)["items"]]
+        found = [device for each in slices if each["driver"] == DRIVER for device in each.get("devices", ())]
+        return {device["name"]: device for device in found}
+
+    def claim(self, name: str, count: int = 1) -> None:
+        """Create a claim of so many GPUs."""
+        exactly = {"deviceClassName": DRIVER, "count": count}
+        spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+        self.rig.api.create(CLAIMS, body)
+
+    def share(self, name: str, cores: int, memory: str, *requests: str) -> None:
+        """Create a claim of a share for each request."""
+        capacity = {"requests": {"cores": str(cores), "memory": memory}}
+        exactly = {"deviceClassName": SHARES, "capacity": capacity}
+        spec = {"devices": {"requests": [{"name": each, "exactly": exactly} for each in requests or ("share",)]}}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+        self.rig.api.create(CLAIMS, body)
+
+    def submit(self, name: str, claim: str) -> None:
+        """Create a pod that stays, and uses a claim."""
+        self.rig.api.create(PODS, claiming_pod(name, claim))
+
+    def seen(self, name: str) -> list[str]:
+        """The GPUs' device nodes that a pod has."""
+        listed = self.rig.kubectl("exec", name, "--", "ls", "/dev").split()
+        return sorted(each for each in listed if re.fullmatch(r"nvidia\d+", each))
+
+    def health(self, name: str) -> dict[str, int]:
+        """How many GPUs of a pod are of which health, as its status tells."""
+        (status,) = self.rig.api.get(f"{PODS}/{name}")["status"]["containerStatuses"]
+        listed = [each for told in status.get("allocatedResourcesStatus", ()) for each in told["resources"]]
+        return dict(Counter(each["health"] for each in listed))
+
+    def taken(self) -> dict[str, tuple[int, int]]:
+        """Cores and bytes that prepared claims have together, by GPU; a whole one has 100 and all."""
+        file, sums = STATE / "claims.json", dict[str, tuple[int, int]]()
+        for claim in json.loads(file.read_text())["claims"].values():
+            for device in claim["devices"]:
+                share = device.get("share", {"cores": 100, "memoryBytes": MEMORY})
+                cores, memory = sums.get(device["uuid"], (0, 0))
+                sums[device["uuid"]] = cores + share["cores"], memory + share["memoryBytes"]
+        return sums
+
+    def prepared(self) -> dict[str, list[str]]:
+        """The devices of each prepared claim, by its name."""
+        file = STATE / "claims.json"
+        claims = json.loads(file.read_text())["claims"].values() if file.exists() else ()
+        return {claim["name"]: [device["device"] for device in claim["devices"]] for claim in claims}
+
+
+def claiming_pod(name: str, claim: str, request: str = "") -> dict[str, Any]:
+    body = pod(name, {}, resourceClaims=[{"name": "gpus", "resourceClaimName": claim}])
+    asked = {"name": "gpus"} | ({"request": request} if request else {})
+    body["spec"]["containers"][0]["resources"] = {"claims": [asked]}
+    return body
+
+
+def cuda_pod(name: str, claim: str, *command: str, request: str = "") -> dict[str, Any]:
+    """A pod that may allocate memory of its GPU."""
+    body = claiming_pod(name, claim, request)
+    body["spec"]["volumes"] = [{"name": "gpus", "hostPath": {"path": str(GPUS)}}]
+    body["spec"]["containers"][0] |= {
+        "image": images.CUDA,
+        "env": [{"name": "GPUSIM_FILE", "value": "/gpus/gpusim.conf"}],
+        "volumeMounts": [{"name": "gpus", "mountPath": "/gpus"}],
+        **({"command": list(command)} if command else {}),
+    }
+    return body
+
+
+def of_the_role() -> list[dict[str, Any]]:
+    """The device classes, and the policy for claims, that the role makes for nodes of this version."""
+    version = "v{}.{}.0".format(*kubernetes())
+    head = {"name": NODE, "labels": {"nvidia-device-enable": "dra"}}
+    nodes = {"resources": [{"metadata": head, "status": {"nodeInfo": {"kubeletVersion": version}}}]}
+    served = {"results": [{"api_found": True, "resources": []}]}
+    given = {"__gpu_plugins_nodes": nodes, "__gpu_plugins_admission": served, "__gpu_plugins_runtime_classes": {}}
+    made = rendered("gpu_plugins", "objects.yml.j2", gpu_mode="dra", **given)
+    return [
+        item for item in made if item["kind"] == "DeviceClass" or item["metadata"]["name"] == "kube-accel-plugin-claims"
+    ]
