@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -280,6 +281,37 @@ def test_class_has_whole_gpus_or_shares(rig: Rig, sharing: DraNode, tmp_path: Pa
         assert "names a part of one" in refused(DRIVER, {"cores": "30", "memory": "8Gi"}, *how)
         assert refused(SHARES, {"cores": "30", "memory": "8Gi"}, *how) == ""
         assert refused(DRIVER, {}, *how) == ""
+
+
+def test_namespace_is_limited_as_the_page_says(rig: Rig, sharing: DraNode, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/use-dra.md").read_text()
+    (limits,) = re.findall(r"^```yaml\n(apiVersion: v1\nkind: ResourceQuota\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    objects = tmp_path / "limits.yml"
+    objects.write_text(limits)
+    rig.kubectl("create", "namespace", "team-a")
+    rig.kubectl("apply", f"--filename={objects}")
+
+    def refused(name: str, of: str, *, cores: str = "25", memory: str = "20Gi", dry: bool = False) -> str:
+        asked = {"deviceClassName": of} | (
+            {"capacity": {"requests": {"cores": cores, "memory": memory}}} if of == SHARES else {}
+        )
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
+        file = tmp_path / "claim.json"
+        file.write_text(json.dumps({**body, "spec": {"devices": {"requests": [{"name": "share", "exactly": asked}]}}}))
+        try:
+            rig.kubectl("create", "--namespace=team-a", f"--filename={file}", *(["--dry-run=server"] if dry else []))
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    too_much = "has at most 25 cores and 20Gi"
+    until(lambda: too_much in refused("big", SHARES, cores="26", dry=True), "the policy to be heard")
+    assert too_much in refused("big", SHARES, memory="20481Mi")
+    assert "exceeded quota" in refused("whole", DRIVER)
+    assert [refused(f"share-{number}", SHARES) for number in range(4)] == [""] * 4
+    assert "exceeded quota" in refused("fifth", SHARES, cores="1", memory="1Mi")
+    rig.kubectl("delete", f"--filename={objects}")
+    rig.kubectl("delete", "namespace", "team-a", "--wait=false")
 
 
 def test_claim_of_two_pods_is_one_share(rig: Rig, sharing: DraNode) -> None:
