@@ -35,7 +35,7 @@ def test_plugins_of_all_modes_that_share_are_asked(evaluate: Evaluate) -> None:
     (asked,) = [task["kubernetes.core.k8s_info"] for task in tasks if "kubernetes.core.k8s_info" in task]
     (selector,) = asked["label_selectors"]
     modes = evaluate("gpu_plugins", "__gpu_plugins_modes", {})
-    names = [modes[name]["daemonset"] for name in BY_MODE]
+    names = [modes[name]["daemonset"] for name in (*BY_MODE, "dra")]
     assert selector == f"app.kubernetes.io/name in ({','.join(names)})"
 
 

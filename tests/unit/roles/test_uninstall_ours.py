@@ -45,7 +45,11 @@ def test_what_earlier_settings_made_goes_too() -> None:
         made = rendered("gpu_plugins", "objects.yml.j2", **words)
         return {(item["kind"], item["metadata"]["name"]) for item in made}
 
-    once = names(gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True, gpu_mode="dra")
+    info = {"status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}}}
+    nodes = {"resources": [{"metadata": {"name": "n", "labels": {"nvidia-device-enable": "dra"}}, **info}]}
+    once = names(
+        gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True, gpu_mode="dra", __gpu_plugins_nodes=nodes
+    )
     assert names() < once
     assert names(__gpu_plugins_removed=removal()["vars"]["__gpu_plugins_removed"]) == once
 
