@@ -34,9 +34,12 @@ def removed_state(seen: Seen) -> List[str]:
     start = seen.directory.rstrip("/") + "/"
     paths = [path[len(start) :] for path in seen.paths if path.startswith(start)]
     removed = [path for path in paths if _OURS.fullmatch(path)]
+    alone = all(path in removed or f"{path}/" in _DIRECTORIES for path in paths)
     for directory in _DIRECTORIES:
         kept = {path for path in paths if path.startswith(directory)} - set(removed)
-        ours = any(path.startswith(directory) for path in removed) and not kept
-        if ours and not (directory == _CONTAINERS and seen.mounted):
+        # The role makes them, and a plugin that never started left them empty. Elsewhere an empty one may be of others.
+        empty = alone and directory.rstrip("/") in paths
+        ours = empty or any(path.startswith(directory) for path in removed)
+        if ours and not kept and not (directory == _CONTAINERS and seen.mounted):
             removed.append(directory.rstrip("/"))
     return removed

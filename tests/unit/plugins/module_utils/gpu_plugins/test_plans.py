@@ -608,6 +608,13 @@ def test_a_directory_of_the_plugins_own_goes_with_its_state(tmp_path: Path) -> N
     assert removed_state(tmp_path, *STATE)[-1] == ""
 
 
+def test_a_directory_that_no_plugin_wrote_to_goes(tmp_path: Path) -> None:
+    (tmp_path / "containers").mkdir()
+    assert removed_state(tmp_path) == ["containers", ""]
+    assert removed_state(tmp_path, mounted=True) == []
+    assert removed_state(tmp_path, "dpkg/status") == []
+
+
 def test_a_directory_that_is_a_mount_of_others_stays(tmp_path: Path) -> None:
     removed = removed_state(tmp_path, *STATE, mounted=True)
     assert {"containers", ""} & {*removed} == set()
