@@ -341,6 +341,6 @@ def test_container_has_this_share_alone_or_does_not_start(
     assert any("libcuda" in line for line in debian.listed()) is not bool(says)
 
 
-def test_share_in_a_container_that_cannot_be_looked_at_does_not_start(debian: Root) -> None:
+def test_share_in_a_container_that_cannot_be_read_is_refused(debian: Root) -> None:
     for config in ("{}", "", '{"mounts": [7]}'):
         assert debian.hooked(("--only", "/own"), config=config).returncode == 1

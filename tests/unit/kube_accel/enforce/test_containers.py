@@ -74,7 +74,7 @@ def test_what_was_written_is_known_as_another_daemon_reads_it(
 ) -> None:
     for feedback, at in told:
         containers.update(KEY, lambda current, f=feedback, at=at: replace(current, feedback=(f,), feedback_at_ns=at))
-        assert containers.read(KEY) == Containers(tmp_path, tmp_path / "sys").read(KEY)
+        assert containers.read_all([KEY]) == Containers(tmp_path, tmp_path / "sys").read_all([KEY])
 
 
 def test_several_policies_are_changed_at_once(containers: Containers) -> None:

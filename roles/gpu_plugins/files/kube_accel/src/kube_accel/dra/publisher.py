@@ -47,6 +47,8 @@ _TURN: Final = 0.5
 _BACK_OFF: Final = (0.2, 10.0)
 _NODE: Final = {"metadata!": {"uid!": str}, "status": {"allocatable": {ANY: str}}}
 _GONE: Final = 404
+_MOST_DIGITS: Final = 20
+"""Of 64 bits."""
 
 
 class NodeSlices:
@@ -290,7 +292,7 @@ def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:
 def _version(item: Mapping[str, Any]) -> int:
     """Return the resourceVersion. Of one kind of object, the API server counts them up (KEP-5504)."""
     found = str(item["metadata"]["resourceVersion"])
-    if not found.isdecimal():
+    if not found.isdecimal() or len(found) > _MOST_DIGITS:
         raise ApiJsonError(f"the API server's ResourceSlice has the resourceVersion {line(found)}, which is no number")
     return int(found)
 

@@ -143,15 +143,14 @@ class Containers:
 
     def policy(self, key: str) -> Policy | None:
         """Return what a container was last written; None without a policy, or for one that is not ours."""
-        found = self.read(key)
+        found = self.read_all([key]).get(key)
         return None if found is None else found[0]
 
-    def read(self, key: str) -> tuple[Policy, bool] | None:
-        """Return the policy, and whether it is complete: a daemon may have been killed while it wrote."""
-        return self.read_all([key]).get(key)
-
     def read_all(self, keys: Collection[str]) -> dict[str, tuple[Policy, bool]]:
-        """Return what ``read`` does for several containers, without those for which it returns None."""
+        """Return policies, and whether each is complete: a daemon may have been killed while it wrote.
+
+        Containers without a policy, and those whose policy is not ours, are left out.
+        """
         found, kept = {}, set()
         with self._lock:
             for key in keys:
@@ -183,7 +182,7 @@ class Containers:
 
         Raises OSError, and ValueError for a policy that cannot be read.
         """
-        self.read(key)
+        self.read_all([key])
         with self.updating() as update:
             return update(key, change)
 
