@@ -68,9 +68,7 @@ def checked(item: object) -> Dict[str, Any]:
         raise ApiJsonError("an object without metadata")
     metadata = item["metadata"]
     for key in _TEXTS:
-        found = metadata.get(key, "")
-        # As good as all are ASCII, which takes no copy to see.
-        if not (isinstance(found, str) and found.isascii()) and not is_text(found):
+        if not is_text(metadata.get(key, "")):
             raise ApiJsonError(f"{named(item)}: metadata.{key} is no text")
     for key in _MAPS:
         found = metadata.get(key)
@@ -147,6 +145,9 @@ def is_text(value: object) -> bool:
     """Return whether it is a text that can be sent back: JSON can also write halves of characters."""
     if not isinstance(value, str):
         return False
+    # As good as all are, which takes no copy to see.
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -15,7 +15,7 @@ from kube_accel.dra.claims import ClaimError
 from kube_accel.enforce.backend import EnforceError
 from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.interposer import Interposer
-from kube_accel.enforce.policy import Limit
+from kube_accel.enforce.policy import Limit, share_limit
 from kube_accel.model import Inventory
 
 _log = logging.getLogger(__name__)
@@ -95,8 +95,7 @@ class Shares:
         portion = device.portion
         if portion is None:
             raise ClaimError(f"request {device.request} has a share and a whole GPU; use a request for each")
-        overhead = min(self._overhead, portion.memory_bytes // 2)
-        return Limit(device.uuid, portion.memory_bytes, portion.cores, context_overhead_bytes=overhead)
+        return share_limit(device.uuid, portion.cores, portion.memory_bytes, self._overhead)
 
 
 def _requests(claim: PreparedClaim) -> Iterator[tuple[str, tuple[PreparedDevice, ...]]]:

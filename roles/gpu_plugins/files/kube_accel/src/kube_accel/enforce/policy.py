@@ -368,9 +368,14 @@ def limits_for(
     return tuple(
         Limit(name, 0, whole_cores)
         if cores >= whole_cores
-        else Limit(name, memory, cores, context_overhead_bytes=min(context_overhead_bytes, memory // 2))
+        else share_limit(name, cores, memory, context_overhead_bytes)
         for name, cores, memory in shares
     )
+
+
+def share_limit(uuid: str, cores: int, memory_bytes: int, context_overhead_bytes: int) -> Limit:
+    """Return the limit of a share. A context is charged half of its memory at most."""
+    return Limit(uuid, memory_bytes, cores, context_overhead_bytes=min(context_overhead_bytes, memory_bytes // 2))
 
 
 def _known(layout: int) -> _Layout:
