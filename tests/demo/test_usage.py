@@ -5,7 +5,7 @@ import pytest
 
 import prometheus
 from demo.story import Story, until
-from demo.usage import Expected, misjudged, scraped
+from demo.usage import Expected, misjudged, period_start, scraped
 
 
 def test_a_demo_without_a_prometheus_says_so(
@@ -28,6 +28,14 @@ def test_a_prometheus_scrapes_the_plugins(tmp_path: Path, capsys: pytest.Capture
     assert {target["labels"]["instance"] for target in targets} == {"192.0.2.1:9445", "192.0.2.2:9445"}
     assert {target["labels"]["job"] for target in targets} == {"kube-accel"}
     assert "scrapes the 2 plugins" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("began", "start"),
+    [(1000.9, "1970-01-01T00:16:40+00:00"), (1058.9, "1970-01-01T00:16:40+00:00"), (0.0, "1970-01-01T00:00:00+00:00")],
+)
+def test_a_quick_demo_has_a_period_of_a_minute(began: float, start: str) -> None:
+    assert period_start(began, 1060.9) == start
 
 
 REPORT = """GPU-hours from A to B, by Prometheus

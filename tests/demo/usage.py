@@ -71,8 +71,8 @@ def report(
     if url is None:
         wanted |= {"gpu_plugins_kubeconfig": str(root / "admin.conf")}
     else:
-        start = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
-        wanted |= {"report_prometheus_url": url, "report_prometheus_selector": f'job="{JOB}"', "report_start": start}
+        wanted |= {"report_prometheus_url": url, "report_prometheus_selector": f'job="{JOB}"'}
+        wanted |= {"report_start": period_start(began, time.time())}
     command = ["ansible-playbook", "accel.kubernetes.report", "-e", json.dumps(wanted)]
     environment = os.environ | {"ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_LOCALHOST_WARNING": "0", "TMPDIR": str(root)}
     lines, deadline = _asked(command, environment), time.monotonic() + WAIT_SECONDS
@@ -83,6 +83,11 @@ def report(
     if why:
         raise DemoError(f"the report does not tell what pods did: {why}; see {LOG}")
     story.say(f"the same with charts, open it in a browser: {wanted['report_html']}")
+
+
+def period_start(began: float, now: float) -> str:
+    """When a report of all since `began` starts: at least a minute ago, the shortest period that a report has."""
+    return datetime.fromtimestamp(min(began, now - 60), UTC).isoformat(timespec="seconds")
 
 
 def _asked(command: list[str], environment: Mapping[str, str]) -> list[str]:
