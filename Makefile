@@ -131,8 +131,8 @@ soak: setup ## Try random steps, damaged files, and random questions for an hour
 churn: setup ## Start and end 100 pods on a one-node Kubernetes while the daemons are killed. Needs root.
 	@tests/tools/image.sh && tests/tools/machine.sh pytest -s tests/cluster/test_churn.py
 
-bench: setup ## Measure the shipped commands from outside: make bench [BENCH=plugin].
-	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)
+bench: setup ## Measure the shipped commands from outside, all or one: make bench [BENCH=plugin].
+	@python -m bench$(addprefix .,$(BENCH)) $(BENCH_ARGS)
 
 native: ## Compile the interposer into .build/native: make native [ARCH=aarch64].
 	$(KUBE_ACCEL)/native/build.sh .build/native/$(or $(ARCH),$(shell uname -m)) $(ARCH)

@@ -34,6 +34,7 @@ from cluster.control_plane import free_port, missing
 
 LARGE = Size(1000, 20_000, 100_000)
 LARGER = Size(5000, 100_000, 20_000)
+SIZES = (LARGE, LARGER)
 REQUESTS = (
     *((shares(cores, units), {}) for cores, units in ((5, 4), (10, 8), (20, 40), (25, 32), (30, 64), (50, 100))),
     *((shares(cores, 0), {}) for cores in (100, 200)),
@@ -299,7 +300,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1000)
     arguments = parser.parse_args()
     results = []
-    for size in (LARGE, LARGER):
+    for size in SIZES:
         print(f"{size}", file=sys.stderr, flush=True)
         results += measure(size, Effort(samples=arguments.samples))
     if missing():

@@ -141,9 +141,12 @@ def report(results: Sequence[Result]) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    head = ("who", "params", "metric", "value", "")
+    """Rows for people; figures of several benchmarks get a column with the benchmark."""
+    several = len({result.bench for result in results}) > 1
+    head = ("bench",) * several + ("who", "params", "metric", "value", "")
     rows = [
         (
+            *((result.bench,) * several),
             result.peer or "kube-accel",
             " ".join(f"{name}={value}" for name, value in result.params.items()),
             result.metric,

@@ -28,6 +28,7 @@ from sim.kubelet import Container, PodSpec
 from sim.nvml.topology import edit
 
 PROFILE = "8xh100"
+MODES = (Mode.PGPU, Mode.VGPU)
 TENANTS = 8
 """Containers on a GPU, in modes that share them."""
 MIB = 1 << 20
@@ -228,7 +229,7 @@ def ms(seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.metrics", description="Measure metrics of a full node from outside.")
     parser.add_argument("--mode", type=Mode, action="append", help="only this one; may be repeated")
-    modes = parser.parse_args().mode or [Mode.PGPU, Mode.VGPU]
+    modes = parser.parse_args().mode or MODES
     load = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before"
     results = [result for mode in modes for result in measure(mode, Effort())]
     print(f"{load} and {os.getloadavg()[0]:.1f} after")

@@ -52,6 +52,7 @@ SHARES, WAVE = 5, 10
 HEARD_SECONDS = 0.2
 """From a pod's binding to its admission: its containers' images have been there, kubelet has made its directories."""
 PEER = "nvidia-device-plugin"
+PEER_PATH = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin")) / PEER
 
 Command = Callable[[Node], list[str]]
 
@@ -312,28 +313,36 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    tools = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
-    parser = argparse.ArgumentParser(prog="bench.plugin", description="Measure kube-accel plugin from outside.")
-    parser.add_argument("--peer", type=Path, default=tools / PEER, help="NVIDIA's binary (default: %(default)s)")
-    parser.add_argument("--mode", type=Mode, action="append", help="only this one; may be repeated")
-    arguments = parser.parse_args()
-    arguments.mode = arguments.mode or list(Mode)
-
-    candidates: list[tuple[str, Command]] = [("", ours)]
-    if arguments.peer.is_file():
-        candidates.append((PEER, peer(arguments.peer)))
-    else:
-        say(f"no {arguments.peer}: {PEER} is not measured; --peer says where it is")
-    load = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before"
-    results = [
+def measured(modes: Sequence[Mode], plugins: Sequence[tuple[str, Command]]) -> list[Result]:
+    """Each of these plugins, by name and command, on each kind of node of these modes; shares are ours alone."""
+    return [
         result
         for profile, mode in RUNS
-        if mode in arguments.mode
-        for who, command in candidates
+        if mode in modes
+        for who, command in plugins
         if not who or mode is Mode.PGPU
         for result in measure(profile, mode, command, who, Effort())
     ]
+
+
+def no_peer(binary: Path) -> str:
+    """Why NVIDIA's plugin cannot be measured; empty when it can."""
+    return "" if binary.is_file() else f"no {binary}; --peer names NVIDIA's binary"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.plugin", description="Measure kube-accel plugin from outside.")
+    parser.add_argument("--peer", type=Path, default=PEER_PATH, help="NVIDIA's binary (default: %(default)s)")
+    parser.add_argument("--mode", type=Mode, action="append", help="only this one; may be repeated")
+    arguments = parser.parse_args()
+
+    plugins: list[tuple[str, Command]] = [("", ours)]
+    if reason := no_peer(arguments.peer):
+        say(f"{PEER} is not measured: {reason}")
+    else:
+        plugins.append((PEER, peer(arguments.peer)))
+    load = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before"
+    results = measured(arguments.mode or list(Mode), plugins)
     print(f"{load} and {os.getloadavg()[0]:.1f} after")
     report(results)
 

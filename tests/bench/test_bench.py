@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bench.__main__ import Bench, benches
+from bench.__main__ import main as every_bench
 from bench.controller import copy_host, unit_name
 from bench.controller import measure as measure_site
 from bench.interposer import Effort as InterposerEffort
@@ -13,7 +16,7 @@ from bench.interposer import measure as measure_interposer
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
 from bench.metrics import Effort as MetricsEffort
 from bench.metrics import measure as measure_metrics
-from bench.plugin import Effort, measure, ours
+from bench.plugin import PEER, Effort, measure, ours
 from bench.scheduler import read_steps
 from kube_accel.model import Mode
 
@@ -178,3 +181,44 @@ def test_the_interposers_cost_and_error_are_measured(tmp_path):
     virtual = [r for r in results if r.metric == "quota_error_ratio" and r.params["clock"] == "virtual"]
     assert [r.params["quota"] for r in virtual] == [10, 30, 50, 90]
     assert all(r.value <= 0.05 for r in virtual)
+
+
+def test_all_benches_are_told_of_in_one_table(capsys):
+    def run(bench, metric):
+        return lambda: [Result(bench, metric, 3 * MIB, {"gpus": 8})]
+
+    def fail():
+        raise RuntimeError("the node did not come")
+
+    code = every_bench(
+        [],
+        lambda peer: [
+            Bench("first", str, run("plugin", "pss_bytes")),
+            Bench("absent", lambda: "no kube-scheduler in /bin", run("never", "never_bytes")),
+            Bench("broken", str, fail),
+            Bench("last", str, run("site", "rss_bytes")),
+        ],
+    )
+    out, err = capsys.readouterr()
+    load, *lines = out.splitlines()
+    assert re.fullmatch(r"\d+ cores, load average [\d.]+ before and [\d.]+ after", load)
+    assert [line.split()[:4] for line in lines[:3]] == [
+        ["bench", "who", "params", "metric"],
+        ["plugin", "kube-accel", "gpus=8", "pss_bytes"],
+        ["site", "kube-accel", "gpus=8", "rss_bytes"],
+    ]
+    assert [json.loads(line)["bench"] for line in lines[3:]] == ["plugin", "site"]
+    assert "not run: absent: no kube-scheduler in /bin" in err
+    assert "failed: broken: RuntimeError: the node did not come" in err
+    assert code == 1
+
+
+def test_what_this_machine_lacks_is_named_per_bench(monkeypatch, tmp_path):
+    monkeypatch.setattr("cluster.control_plane.BINARIES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    lacks = {bench.name: bench.lacks() for bench in benches(tmp_path / "peer")}
+    assert {name for name, reason in lacks.items() if not reason} == {"extender"}
+    assert "kube-scheduler" in lacks["scheduler"]
+    assert "kube-scheduler" in lacks["packing"]
+    assert lacks["interposer"] == "no gcc"
+    assert str(tmp_path / "peer") in lacks[PEER]
