@@ -243,6 +243,7 @@ def measure(size: Size, effort: Effort) -> list[Result]:
         add("filter_prioritize_p99_seconds", quantile(choosing, 0.99), note)
         note = f"beside the API server's own time; {quantiles(beside)} after {warm_up}"
         add("bind_p99_seconds", quantile(beside, 0.99), note)
+        steady = pss_bytes(bench.extender.pid)
         full = [sampled_full(bench, size, 10_000 + number) for number in range(effort.full + 2)]
         full = sorted(full[2:])
         add(
@@ -251,7 +252,7 @@ def measure(size: Size, effort: Effort) -> list[Result]:
             f"filter alone; {quantiles(full)} after 2",
             names=False,
         )
-        steady = pss_bytes(bench.extender.pid)
+        full_bytes = pss_bytes(bench.extender.pid)
         lists = gauge(bench, 'accel_extender_lists{kind="pods"}')
         bench.api.call("POST", "/stub/relist")
         begin = time.perf_counter()
@@ -263,7 +264,10 @@ def measure(size: Size, effort: Effort) -> list[Result]:
         again = time.perf_counter() - begin
         busy.sort()
         add("sync_seconds", first, f"from start to ready; relist {again:.1f} s, meanwhile {quantiles(busy)}")
-        add("pss_bytes", steady, f"{pss_bytes(bench.extender.pid) / 2**20:.1f} MiB after a relist")
+        again_bytes = pss_bytes(bench.extender.pid)
+        mib = 2**20
+        after = f"{full_bytes / mib:.1f} MiB after node objects, {again_bytes / mib:.1f} after a relist"
+        add("pss_bytes", steady, after)
     return results
 
 

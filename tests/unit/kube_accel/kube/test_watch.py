@@ -81,6 +81,18 @@ class Kept:
         self.lost.append(key)
 
 
+class Patient(Kept):
+    """Takes nothing before this event."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        assert self._event.wait(10)
+        return super().keep(item)
+
+
 class Picky(Kept):
     """Does not look at what it takes."""
 
@@ -191,3 +203,21 @@ def test_a_list_that_cannot_go_on_begins_anew(status: int) -> None:
     watch = Watch(cast(KubeClient, pages), Watched("/"), Kept())
     watch.run(pages.stop)
     assert pages.asked == ["", "x", ""]
+
+
+def test_the_next_page_is_asked_for_while_one_is_read() -> None:
+    second = threading.Event()
+
+    class Asked(Pages):
+        def send(self, *arguments: object, query: Mapping[str, str], **others: object) -> bytes:
+            if query.get("continue") == "x":
+                second.set()
+            return super().send(*arguments, query=query, **others)
+
+    last = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "c"}}]}
+    asked, sink = Asked(json.dumps(LIST).encode(), json.dumps(last).encode()), Patient(second)
+    watch = Watch(cast(KubeClient, asked), Watched("/api/v1/nodes"), sink)
+    watch.run(asked.stop)
+    assert sink.offered == ["a", "b", "c"]
+    assert asked.asked == ["", "x"]
+    assert watch.synced.is_set()

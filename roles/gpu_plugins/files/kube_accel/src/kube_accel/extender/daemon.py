@@ -90,7 +90,6 @@ class Extender:
 
     def __init__(self, options: ExtenderOptions, api: KubeClient, stop: threading.Event) -> None:
         """Listens at once. Raises ExtenderError."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
         self._options = options
         self._api = api
         self._stop = stop
@@ -203,6 +202,8 @@ class Extender:
             watch.synced.wait()
         self._sum_up()
         heap.settle()
+        # Before, there is no request that waits, and each switch costs time.
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._warm.set()
 
     def _sum_up(self) -> None:
@@ -211,8 +212,9 @@ class Extender:
                 node.view()
 
     def _tick(self) -> None:
-        # So that the first request after a list need not sum up every node.
-        self._sum_up()
+        if self._warm.is_set():
+            # So that the first request after news need not sum up every node.
+            self._sum_up()
         self._tls.renew()
         self._wake(self._service.recheck(), ROOM_FOUND)
 

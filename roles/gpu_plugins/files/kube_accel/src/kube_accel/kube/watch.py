@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
@@ -145,19 +147,23 @@ class Watch:
         # What is learned from elsewhere while the list is read may be younger than the list.
         before, keys = self._sink.keys(), set[str]()
         pause = _BACK_OFF[0]
+        answer: Callable[[], bytes] = partial(self._get, query)
         while not stop.is_set():
             try:
-                body = self._get(query)
+                body = answer()
             except ApiError as error:
                 if "continue" not in query or (isinstance(error, ApiRefusedError) and error.status not in _BUSY):
                     raise
                 # Of hundreds of pages one is refused each time while the API server is busy: this list goes on.
                 self._failed(str(error))
                 stop.wait(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads clients
-                pause = min(pause * 2, _BACK_OFF[1])
+                pause, answer = min(pause * 2, _BACK_OFF[1]), partial(self._get, query)
                 continue
             pause = _BACK_OFF[0]
             metadata, items = page(body)
+            if metadata.get("continue"):
+                query = query | {"continue": str(metadata["continue"])}
+                answer = _meanwhile(partial(self._get, query))
             if self._watched.interesting and not self._watched.interesting.search(body):
                 items = iter(())
             for number, item in enumerate(items):
@@ -166,7 +172,6 @@ class Watch:
                 keys |= self._keep(item)
             if not metadata.get("continue"):
                 break
-            query["continue"] = str(metadata["continue"])
         else:
             return
         for key in before - keys:
@@ -273,6 +278,26 @@ def _identities(item: object) -> set[str]:
     metadata = item.get("metadata") if isinstance(item, dict) else None
     found = (metadata.get(key) for key in ("uid", "name")) if isinstance(metadata, dict) else ()
     return {key for key in found if isinstance(key, str)}
+
+
+def _meanwhile(ask: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Have something asked in a thread of its own, and return what waits for the answer, or raises what asking did."""
+    answers: SimpleQueue[bytes | Exception] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(ask())
+        except Exception as error:
+            answers.put(error)
+
+    def answer() -> bytes:
+        found = answers.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    threading.Thread(target=run, name="next page", daemon=True).start()
+    return answer
 
 
 def page(body: bytes) -> tuple[dict[str, Any], Iterator[Any]]:
