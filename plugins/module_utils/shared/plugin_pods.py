@@ -12,6 +12,8 @@ from .api_json import of_each
 NAMESPACE = "kube-system"
 """Where plugins run unless another place is given."""
 
+_SERVING = (["plugin"], ["dra"])
+"""Commands that serve a node: a device plugin, and the DRA driver."""
 _LISTEN = re.compile(r"--listen=.*:([0-9]+)")
 
 PodName = Tuple[str, str]
@@ -83,7 +85,7 @@ def _plugin_port(pod: Mapping[str, Any]) -> Optional[str]:
     for container in spec.get("containers") or ():
         command = container.get("command") or []
         ports = [match.group(1) for match in map(_LISTEN.match, command) if match is not None]
-        if command[:2] == ["kube-accel", "plugin"] and ports:
+        if command[:1] == ["kube-accel"] and command[1:2] in _SERVING and ports:
             return ports[0]
     return None
 

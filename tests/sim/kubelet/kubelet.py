@@ -27,7 +27,7 @@ from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from sim.kubelet.channel import open_channel
 from sim.kubelet.client import DevicePluginClient, add_registration
 from sim.kubelet.model import Container, ContainerAllocation, Device, PodSpec, merge
-from sim.kubelet.podresources import MAX_MESSAGE, PodDevices, PodResourcesServer
+from sim.kubelet.podresources import MAX_MESSAGE, Claim, PodDevices, PodResourcesServer
 
 PRE_START_SECONDS = 30.0
 SOCKET_PATH_LIMIT = 107
@@ -109,6 +109,8 @@ class FakeKubelet:
         self._forgotten: set[str] = set()
         self._servers: list[grpc.Server] = []
         self._starts = 0
+        self.claims: list[Claim] = []
+        """What it lists of DRA drivers."""
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         """What calls of plugins took, by the method's name."""
 
@@ -133,7 +135,7 @@ class FakeKubelet:
             self._changed.notify_all()
         registration, pod_resources = _server(), _server(("grpc.max_send_message_length", MAX_MESSAGE))
         add_registration(registration, self)
-        PodResourcesServer(self._pod_devices, self._healthy_devices).add_to(pod_resources)
+        PodResourcesServer(self._pod_devices, self._healthy_devices, self.claims).add_to(pod_resources)
         self._servers = [registration, pod_resources]
         for server, directory in ((registration, self._plugin_dir), (pod_resources, self._pod_resources_dir)):
             server.add_insecure_port(f"unix:{directory / KUBELET_SOCKET}")

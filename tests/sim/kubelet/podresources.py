@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import grpc
 from google.protobuf.message import Message
@@ -41,13 +41,22 @@ class TokenBucket:
             return True
 
 
+Claim = tuple[str, str, str, str, str]
+
 PodDevices = list[tuple[PodSpec, Mapping[str, ContainerDevices]]]
 """Each pod with its listed containers, by name."""
 
 
 class PodResourcesServer:
-    def __init__(self, held: Callable[[], PodDevices], healthy: Callable[[], ContainerDevices]) -> None:
-        self._held, self._healthy = held, healthy
+    """``claims`` are what containers have of drivers: namespace, claim, pod, container, driver."""
+
+    def __init__(
+        self,
+        held: Callable[[], PodDevices],
+        healthy: Callable[[], ContainerDevices],
+        claims: Collection[Claim] = (),
+    ) -> None:
+        self._held, self._healthy, self._claims = held, healthy, claims
         self._bucket = TokenBucket(QPS, BURST, time.monotonic)
 
     def add_to(self, server: grpc.Server) -> None:
@@ -67,7 +76,8 @@ class PodResourcesServer:
         return grpc.unary_unary_rpc_method_handler(limited, request.FromString, lambda reply: reply.SerializeToString())
 
     def _list(self, request: pb.ListPodResourcesRequest, context: grpc.ServicerContext) -> pb.ListPodResourcesResponse:
-        return pb.ListPodResourcesResponse(pod_resources=[_pod(*held) for held in self._held()])
+        claimed = [_claimed(*claim) for claim in self._claims]
+        return pb.ListPodResourcesResponse(pod_resources=[*(_pod(*held) for held in self._held()), *claimed])
 
     def _get(self, request: pb.GetPodResourcesRequest, context: grpc.ServicerContext) -> pb.GetPodResourcesResponse:
         wanted = (request.pod_namespace, request.pod_name)
@@ -90,6 +100,13 @@ def _pod(pod: PodSpec, containers: Mapping[str, ContainerDevices]) -> pb.PodReso
             pb.ContainerResources(name=name, devices=_devices(resources)) for name, resources in containers.items()
         ],
     )
+
+
+def _claimed(namespace: str, claim: str, pod: str, container: str, driver: str) -> pb.PodResources:
+    resource = pb.ClaimResource(driver_name=driver)
+    dynamic = pb.DynamicResource(claim_name=claim, claim_namespace=namespace, claim_resources=[resource])
+    made = pb.ContainerResources(name=container, dynamic_resources=[dynamic])
+    return pb.PodResources(name=pod, namespace=namespace, containers=[made])
 
 
 def _devices(resources: ContainerDevices) -> list[pb.ContainerDevices]:

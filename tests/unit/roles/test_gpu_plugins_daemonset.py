@@ -227,12 +227,40 @@ def test_dra_driver_is_called_where_kubelet_knows_it() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     sources = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     assert mounts.keys() == sources.keys()
-    for name in ("plugins", "registry", "state", "cdi"):
+    for name in ("plugins", "registry", "state", "cdi", "pod-resources"):
         assert mounts[name] == sources[name]
     flags = dict(word.removeprefix("--").partition("=")[::2] for word in container["command"][2:])
     assert flags["kubelet-plugins-dir"] == mounts["plugins"] == "/var/lib/kubelet/plugins"
     assert flags["kubelet-registry-dir"] == mounts["registry"] == "/var/lib/kubelet/plugins_registry"
     assert flags["container-driver-root"] == mounts["driver-root"]
+    assert flags["pod-resources-socket"] == f"{mounts['pod-resources']}/kubelet.sock"
     command = [program("kube-accel"), "dra", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert [flag for flag in flags if f"--{flag} " not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags"),
+    [
+        ({}, ["--metrics-interval=10"]),
+        ({"gpu_plugins_metrics_enabled": False}, ["--metrics-interval=0"]),
+        (
+            {"gpu_plugins_metrics_aliases": True, "gpu_plugins_metrics_profiling": True},
+            ["--metrics-interval=10", "--metrics-aliases", "--metrics-profiling"],
+        ),
+    ],
+)
+def test_dra_driver_serves_metrics_as_plugins_do(variables: dict[str, Any], flags: list[str]) -> None:
+    (container,) = dra(gpu_mode="dra", **variables)["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    assert [word for word in container["command"] if word.startswith("--metrics")] == flags
+    assert ("add" in container["securityContext"]["capabilities"]) == ("--metrics-profiling" in flags)
+
+
+@pytest.mark.parametrize(("kubelet", "shares"), [("v1.36.2", True), ("v1.35.1", False)])
+def test_dra_driver_looks_at_processes_where_gpus_are_shared(kubelet: str, shares: bool) -> None:
+    node = runtime("containerd://2.1.4")
+    node["metadata"]["labels"] = {"nvidia-device-enable": "dra"}
+    node["status"]["nodeInfo"]["kubeletVersion"] = kubelet
+    found = dra(gpu_mode="dra", __gpu_plugins_nodes={"resources": [node]})
+    assert found["DaemonSet"]["spec"]["template"]["spec"].get("hostPID", False) is shares
+    assert (["pods"] in [rule["resources"] for rule in found["ClusterRole"]["rules"]]) is shares

@@ -18,8 +18,11 @@ import urllib3
 
 from kube_accel.dra.sockets import paths
 from kube_accel.kube.proto import dra_pb2 as pb
+from kube_accel.metrics import families
+from kube_accel.plugin.allocation.ledger import running
 from kube_accel.rpc.channel import Channel
 from unit.kube_accel.api_host import NODE, ApiHost
+from unit.kube_accel.metrics.page import Page
 from waiting import wait
 
 DRIVER = "gpu.kube-accel.io"
@@ -44,7 +47,8 @@ class DraHost(ApiHost):
         command += [f"--kubelet-plugins-dir={self.plugins}", f"--kubelet-registry-dir={self.registry}"]
         command += [f"--sysfs-root={self.root}/sys", f"--dev-root={self.root}/dev", f"--state-dir={self.root}/state"]
         command += [f"--service-account-dir={self.root}/account", f"--cdi-dir={self.root}/cdi"]
-        command += [f"--container-driver-root={self.root}", *arguments]
+        command += [f"--container-driver-root={self.root}", "--metrics-interval=1"]
+        command += [f"--pod-resources-socket={self.kubelet_root}/pod-resources/kubelet.sock", *arguments]
         made = subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
         self.stack.callback(made.communicate)
         self.stack.callback(made.kill)
@@ -109,15 +113,36 @@ def test_driver_serves_claims_until_it_is_stopped(host: DraHost) -> None:
     answer = host.call("12345678-90ab", f"{service}/NodePrepareResources", request, pb.NodePrepareResourcesResponse)
     assert [device.device_name for device in answer.claims[uid].devices] == ["gpu-01", "gpu-05"], answer
     assert [path.name for path in (host.root / "cdi").iterdir()] == [f"kube-accel.io-claim-{uid}.json"]
-    status, metrics = host.page("/metrics")
-    assert status == 200
-    assert f'accel_device_plugin_registered{{node="{NODE}",resource="{DRIVER}"}} 1' in metrics
-    assert f'accel_device_plugin_calls_total{{node="{NODE}",resource="{DRIVER}",call="prepare"}} 1' in metrics
+    registered = f'accel_device_plugin_registered{{node="{NODE}",resource="{DRIVER}"}} 1'
+    called = f'accel_device_plugin_calls_total{{node="{NODE}",resource="{DRIVER}",call="prepare"}} 1'
+    wait(lambda: all(line in host.page("/metrics")[1] for line in (registered, called)), "both to be told of")
 
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert not list(host.registry.iterdir())
     assert len(host.slices()) == 1, "a successor has them"
+
+
+def test_claims_are_told_of_as_containers_of_device_plugins(host: DraHost) -> None:
+    uid = host.claim("gpu-01")
+    host.kubelet.claims.append((host.namespace, "claim", "a", "main", DRIVER))
+    host.dra()
+    request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace=host.namespace, uid=uid, name="claim")])
+    method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+    host.call("", method, request, pb.NodePrepareResourcesResponse)
+    host.edit(lambda topology: topology.set_load(1, 40, memutil=20, used=1 << 30))
+
+    def page() -> Page:
+        return Page(host.page("/metrics")[1].encode())
+
+    mine = {"namespace": host.namespace, "pod": "a", "container": "main", "uuid": host.uuids[1], "mode": "dra"}
+    wait(lambda: page().values(families.CONTAINER_USED, **mine) == [1 << 30], "the memory in use to be the pod's")
+    found = page()
+    found.lint()
+    assert found.value(families.CONTAINER_ALLOCATED, **mine) == 1
+    assert found.value(families.NAMESPACE_GPU, namespace=host.namespace, mode="dra") > 0
+    assert found.value(families.NODE_GPUS, state="visible") == 8
+    assert [row.holder.pod for row in running(host.root / "state")] == ["a"]
 
 
 def test_wiped_slices_are_back_and_sick_gpus_tainted(host: DraHost) -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from kube_accel.dra.claims import ClaimError, allotted
 from kube_accel.dra.node_devices import NodeDevices
+from kube_accel.dra.pods import ClaimPods
 from kube_accel.dra.publisher import SLICES, Publisher
 from kube_accel.dra.slices import DRIVER
 from kube_accel.kube.api import ApiError
+from kube_accel.kube.cgroups import Place
 from kube_accel.kube.client import KubeClient
 from kube_accel.shared.api_json import ODD, ApiJsonError
 from odd_values import Path as FieldPath
@@ -86,6 +88,31 @@ def test_odd_claim_is_refused_in_words_or_prepared(path: FieldPath, values: dict
             said.append(str(error))
         preparer.release_gone()
     assert all(map(str.isprintable, said))
+
+
+def pod() -> dict[str, Any]:
+    status = {"containerStatuses": [{"name": "main", "containerID": "containerd://id"}]}
+    spec = {"containers": [{"name": "main", "image": "i", "command": ["c"], "env": [{"name": "n"}]}]}
+    return {"metadata": {"uid": "uid-a"}, "spec": spec, "status": status}
+
+
+def looked(item: dict[str, Any]) -> ClaimPods:
+    class Pods:
+        def get(self, path: str) -> dict[str, Any]:
+            return item
+
+    pods = ClaimPods(cast(KubeClient, Pods()))
+    pods.look([("team", "a")])
+    return pods
+
+
+@pytest.mark.parametrize(("path", "values"), cases(fields_read(pod(), looked)))
+def test_odd_pod_owns_no_process_or_has_a_name(path: FieldPath, values: dict[str, Any]) -> None:
+    for value in values.values():
+        pods = looked(with_value(pod(), path, value))
+        found = pods.owner(Place("uid-a", "id"))
+        assert found is None or (found[:2] == ("team", "a") and found.name.isprintable())
+        assert pods.uid("team", "a").isprintable()
 
 
 NODE_FIELDS = [

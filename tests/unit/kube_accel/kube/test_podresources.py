@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.message import Message
 
 from kube_accel.kube import podresources
-from kube_accel.kube.podresources import SERVICE, PodResourcesClient, PodResourcesError
+from kube_accel.kube.podresources import SERVICE, PodClaim, PodResourcesClient, PodResourcesError
 from kube_accel.kube.proto import podresources_pb2 as pb
 from kube_accel.model import Mode
 from kube_accel.rpc.channel import Channel
@@ -46,7 +46,9 @@ def kubelet(directory: Path, answer: Callable[[grpc.ServicerContext], pb.ListPod
 
 def lists(pod: str) -> pb.ListPodResourcesResponse:
     devices = pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-0"])
-    container = pb.ContainerResources(name="main", devices=[devices])
+    claim = pb.DynamicResource(claim_name="mine", claim_namespace="t")
+    claim.claim_resources.add(driver_name="gpu.example.com")
+    container = pb.ContainerResources(name="main", devices=[devices], dynamic_resources=[claim])
     return pb.ListPodResourcesResponse(pod_resources=[pb.PodResources(name=pod, namespace="t", containers=[container])])
 
 
@@ -126,6 +128,13 @@ def test_an_answer_of_more_than_grpc_takes_by_default_is_taken() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name, kubelet(Path(name), lambda context: reply) as socket:
         (found,) = PodResourcesClient(socket).list(timeout=30)
     assert len(found.device_ids) == 100_000
+
+
+def test_claims_of_a_driver_are_told_with_their_containers() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, kubelet(Path(name), lambda context: lists("a")) as socket:
+        client = PodResourcesClient(socket)
+        assert client.claims("gpu.example.com", timeout=30) == {PodClaim("t", "mine", "a", "main")}
+        assert client.claims("net.example.com", timeout=30) == set()
 
 
 ODD_TEXTS = {
@@ -208,11 +217,18 @@ def test_an_odd_text_costs_its_container_alone(
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"List": handler}),))
             server.add_insecure_port(f"unix:{name}/kubelet.sock")
             server.start()
-            listed = PodResourcesClient(Path(name) / "kubelet.sock").list(timeout=30)
+            client = PodResourcesClient(Path(name) / "kubelet.sock")
+            listed, claims = client.list(timeout=30), client.claims("gpu.example.com", timeout=30)
             server.stop(None)
+    assert {"first", "last"} <= {claim.pod for claim in claims}
+    assert all(text.isprintable() for claim in claims for text in claim)
     assert {"first", "last"} <= {entry.pod for entry in listed}
     assert len(listed) == 3, "what has an odd name is held all the same"
-    named = path[-1] != "device_ids" and (b"\xff" in value or b"\xed" in value or b"\n" in value)
+    named = (
+        path[-1] != "device_ids"
+        and "dynamic_resources" not in path
+        and (b"\xff" in value or b"\xed" in value or b"\n" in value)
+    )
     assert [record.message for record in caplog.records if "under a name that is none" in record.message][1:] == []
     assert bool(caplog.records) == named
     held = {"GPU-0": tuple(Holding(entry.namespace, entry.pod, entry.container, 30, 1) for entry in listed)}

@@ -104,6 +104,15 @@ def test_containers_of_one_pod_are_told_apart() -> None:
     assert [figures.memory_bytes for figures in found.containers.values()] == [GIB, 2 * GIB]
 
 
+def test_what_containers_have_together_is_used_by_all_of_them() -> None:
+    both = Container("team", "resourceclaim/x", "")
+    holding = Holding(both, CARD, 0.5, among=(A, B))
+    owners = {1: owned(A), 2: owned(B), 3: owned(B, ""), 4: owned(SIDE)}
+    found = attribute(sample(7 * GIB, {1: GIB, 2: 2 * GIB, 3: GIB, 4: 3 * GIB}), [holding], owners, {})
+    assert memory(found) == {"resourceclaim/x": 4 * GIB}
+    assert found.outcomes["cgroup", "not_held"] == 1, "a container of the pod without it"
+
+
 def test_a_pod_with_one_container_on_the_gpu_is_enough_to_know() -> None:
     """The API server tells of a container's id later than the container starts."""
     assert told(sample(GIB, {1: GIB}), {1: owned(A, "")}, A, B).containers[A].memory_bytes == GIB

@@ -92,7 +92,7 @@ class Books:
 
 
 def options(interval: float = 10, proc_root: Path = Path("/proc"), **pages: bool) -> CollectorOptions:
-    return CollectorOptions("node", Mode.PGPU, interval, proc_root, **pages)
+    return CollectorOptions("node", Mode.PGPU.value, interval, proc_root, **pages)
 
 
 def collector(

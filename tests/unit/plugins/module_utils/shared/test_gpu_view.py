@@ -184,8 +184,11 @@ def test_plugins_are_known_by_namespace_and_command() -> None:
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     shell = pod("shell", {}, "c")
     shell["metadata"]["namespace"] = "kube-system"
-    found = metrics_paths([plugin("a", port=7), plugin("b", namespace="team"), ending, shell])
-    assert found == {"a": "/api/v1/namespaces/kube-system/pods/plugin-a:7/proxy/metrics"}
+    driver = plugin("e", port=8)
+    driver["spec"]["containers"][0]["command"][1] = "dra"
+    found = metrics_paths([plugin("a", port=7), plugin("b", namespace="team"), ending, shell, driver])
+    paths = {"a": "plugin-a:7", "e": "plugin-e:8"}
+    assert found == {node: f"/api/v1/namespaces/kube-system/pods/{path}/proxy/metrics" for node, path in paths.items()}
 
 
 @pytest.mark.parametrize("order", [1, -1])

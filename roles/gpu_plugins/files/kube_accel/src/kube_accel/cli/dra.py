@@ -8,7 +8,7 @@ import gc
 import threading
 
 from kube_accel.cli.daemon import Start, run_daemon
-from kube_accel.dra.options import DraOptions, ShareOptions, check_directories
+from kube_accel.dra.options import DraOptions, MetricsOptions, ShareOptions, check_directories
 from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
 from kube_accel.nvml.monitor import GpuMonitor
 from kube_accel.plugin.configuration.options import NodeError
@@ -58,6 +58,7 @@ def _options(arguments: argparse.Namespace) -> DraOptions:
         plugins_dir=arguments.kubelet_plugins_dir,
         registry_dir=arguments.kubelet_registry_dir,
         listen=arguments.listen,
+        pod_resources_socket=arguments.pod_resources_socket,
         state_dir=arguments.state_dir,
         service_account_dir=arguments.service_account_dir,
         dev_root=arguments.dev_root,
@@ -68,4 +69,5 @@ def _options(arguments: argparse.Namespace) -> DraOptions:
         shares=ShareOptions(arguments.shim_dir, arguments.share_capabilities, arguments.context_overhead)
         if arguments.shares
         else None,
+        metrics=MetricsOptions(arguments.metrics_interval, arguments.metrics_aliases, arguments.metrics_profiling),
     )

@@ -70,7 +70,7 @@ def _host_flags() -> argparse.ArgumentParser:
 def _node_flags() -> argparse.ArgumentParser:
     node = argparse.ArgumentParser(add_help=False)
     node.add_argument("--kubelet-device-plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
-    node.add_argument("--pod-resources-socket", type=Path, default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"))
+    _add_pod_resources(node)
     node.add_argument(
         "--mps-root",
         type=Path,
@@ -81,6 +81,12 @@ def _node_flags() -> argparse.ArgumentParser:
         "--mps-control-command", default="nvidia-cuda-mps-control", help="command that queries the MPS control daemons"
     )
     return node
+
+
+def _add_pod_resources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pod-resources-socket", type=Path, default=Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    )
 
 
 def _state_flags() -> argparse.ArgumentParser:
@@ -113,6 +119,7 @@ def _add_plugin(plugin: argparse.ArgumentParser) -> None:
         help="seconds between two queries of the MPS control daemons (default: 5)",
     )
     _add_metrics(plugin)
+    _add_pending(plugin)
     _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps, and cgpu"))
 
 
@@ -156,6 +163,8 @@ def _add_dra(dra: argparse.ArgumentParser) -> None:
     # The GPUs are watched as in mode pgpu.
     dra.set_defaults(mode=Mode.PGPU)
     _add_daemon(dra)
+    _add_pod_resources(dra)
+    _add_metrics(dra)
     _add_driver_files(dra.add_argument_group("what containers with GPUs get"))
     shares = dra.add_argument_group("shares of GPUs")
     shares.add_argument("--shares", action="store_true", help="let claims take shares of GPUs")
@@ -184,23 +193,26 @@ def _add_cutting(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_metrics(plugin: argparse.ArgumentParser) -> None:
-    plugin.add_argument(
+def _add_metrics(daemon: argparse.ArgumentParser) -> None:
+    daemon.add_argument(
         "--metrics-interval",
         type=_interval,
         default=10.0,
         help="seconds between two collections of metrics, 1 to 300 (default: 10); 0 serves no metrics",
     )
-    plugin.add_argument(
+    daemon.add_argument(
         "--metrics-aliases",
         action="store_true",
         help="also serve /metrics/dcgm and /metrics/gpu-manager, with the names of these exporters",
     )
-    plugin.add_argument(
+    daemon.add_argument(
         "--metrics-profiling",
         action="store_true",
         help="also read NVML's profiling counters of Hopper and newer GPUs",
     )
+
+
+def _add_pending(plugin: argparse.ArgumentParser) -> None:
     plugin.add_argument(
         "--metrics-pending",
         action="store_true",

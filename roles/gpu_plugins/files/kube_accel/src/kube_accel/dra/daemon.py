@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError
+from kube_accel.dra.measuring import Measuring
 from kube_accel.dra.node_devices import NodeDevices
 from kube_accel.dra.options import DraOptions
 from kube_accel.dra.preparer import Preparer, names
@@ -23,8 +23,7 @@ from kube_accel.dra.specifications import ClaimSpecifications
 from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
-from kube_accel.metrics.exposition import Writer
-from kube_accel.metrics.service import Service, Services
+from kube_accel.metrics.service import Service
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.configuration.options import NodeError
 from kube_accel.plugin.front import listen
@@ -60,13 +59,16 @@ class DraDaemon:
         checkpoint = Checkpoint(options.state_dir)
         self._preparer = Preparer(client, name, checkpoint, specifications, self._devices)
         self._publisher = Publisher(client, options.node_name, options.state_dir, self._wanted)
-        self._service = DriverService(self._preparer, self._devices, name, self._publisher.holdings_changed)
+        self._service = DriverService(self._preparer, self._devices, name, self._holdings_changed)
         where = paths(options.plugins_dir, options.registry_dir, options.instance)
         self._sockets = Sockets(where, options.state_dir, self._service)
-        self._services, self._writer = Services(options.node_name), Writer()
+        self._measuring: Measuring | None = None
+        if options.metrics.interval:
+            self._measuring = Measuring(options, client, gpus, (self._preparer, self._shares), self._served)
         self._files_problem = ""
         probes = {"/healthz": lambda: "", "/readyz": self._readyz}
-        self._front = listen(options, probes, {"/metrics": self._metrics}, self._status, gpus)
+        pages = self._measuring.pages if self._measuring is not None else {}
+        self._front = listen(options, probes, pages, self._status, gpus)
 
     def run(self) -> int:
         """Serve until ``stop`` is set, and return the exit code of the process. Raises NodeError."""
@@ -87,7 +89,11 @@ class DraDaemon:
         for name, part in self._shares.parts(self._stop):
             self._parts.start(name, part)
         self._parts.start("claims", self._follow_claims)
+        for name, part in self._measuring.parts(self._stop) if self._measuring is not None else ():
+            self._parts.start(name, part)
         self._stop.wait()
+        if self._measuring is not None:
+            self._measuring.close()
         # Kubelet's streams of health would keep the sockets busy.
         self._devices.close()
         self._sockets.close()
@@ -160,11 +166,14 @@ class DraDaemon:
             )
         return self._shares.problem and f"shares are not offered: {self._shares.problem}"
 
-    def _metrics(self) -> bytes:
-        service = Service(
-            self._sockets.registration.registered, bool(self._devices.state.good), self._service.calls.counts
-        )
-        return self._writer.page(self._services.families({DRIVER: service}, time.time()))
+    def _holdings_changed(self) -> None:
+        self._publisher.holdings_changed()
+        if self._measuring is not None:
+            self._measuring.changed()
+
+    def _served(self) -> Mapping[str, Service]:
+        calls = self._service.calls.counts
+        return {DRIVER: Service(self._sockets.registration.registered, bool(self._devices.state.good), calls)}
 
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
         registration, publisher, snapshot = self._sockets.registration, self._publisher, self._gpus.snapshot()

@@ -25,6 +25,16 @@ class ShareOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """What the driver is told of metrics."""
+
+    interval: float
+    """Seconds from one collection to the next; 0 for no metrics, and no ledger."""
+    aliases: bool = False
+    profiling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DraOptions:
     """What the driver is told."""
 
@@ -35,6 +45,7 @@ class DraOptions:
     """Kubelet's, as kubelet sees it: it calls the driver on a socket below."""
     registry_dir: Path
     listen: tuple[str, int]
+    pod_resources_socket: Path
     state_dir: Path
     service_account_dir: Path
     dev_root: Path
@@ -45,6 +56,7 @@ class DraOptions:
     """What containers get of the driver's files."""
     shares: ShareOptions | None
     """How GPUs are shared; None where they are given whole."""
+    metrics: MetricsOptions
 
 
 def check_directories(options: DraOptions) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -13,10 +15,11 @@ from typing import Any, Final
 from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.dra.claims import ClaimError
 from kube_accel.enforce.backend import EnforceError
-from kube_accel.enforce.containers import key_of
+from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.interposer import Interposer
-from kube_accel.enforce.policy import Limit, share_limit
+from kube_accel.enforce.policy import Account, Limit, Policy, Use, share_limit
 from kube_accel.model import Inventory
+from kube_accel.plugin.tenancy.running import denied
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +94,37 @@ class Shares:
         for key, wrong in containers.trim({key: policy for key, (policy, _) in read.items()}).items():
             _log.warning("the account of a claim was changed", extra={"key": key, "reason": ", ".join(sorted(wrong))})
 
+    def uses(self, claims: Mapping[str, PreparedClaim]) -> dict[tuple[str, str], tuple[Limit, Use]]:
+        """Return what claims are limited to and say that they use, by UID of the claim and UUID of the GPU.
+
+        Several requests of a claim on one GPU are one.
+        """
+        found: dict[tuple[str, str], tuple[Limit, Use]] = {}
+        for uid, key, policy, containers in self._policies(claims):
+            for limit, use in zip(policy.limits, containers.uses({key: policy}).get(key, ()), strict=False):
+                before = found.get((uid, limit.uuid))
+                found[uid, limit.uuid] = (limit, use) if before is None else _sum(before, (limit, use))
+        return found
+
+    def refusals(self, claims: Mapping[str, PreparedClaim]) -> dict[str, dict[str, Counter[str]]]:
+        """Return how many allocations claims say were refused, by the claim's UID, GPU, and the ledger's reason."""
+        pairs: defaultdict[str, list[tuple[Policy, Account]]] = defaultdict(list)
+        for uid, key, policy, containers in self._policies(claims):
+            account = containers.account(key, policy)
+            if account is not None:
+                pairs[uid].append((policy, account))
+        return {uid: denied(mine) for uid, mine in pairs.items()}
+
+    def _policies(self, claims: Mapping[str, PreparedClaim]) -> Iterator[tuple[str, str, Policy, Containers]]:
+        """Yield the policies there are: the claim's UID, the key of the files, what they say, and who reads them."""
+        if self._interposer is None:
+            return
+        containers = self._interposer.containers
+        keys = {_key(uid, request): uid for uid, claim in claims.items() for request, _ in _requests(claim)}
+        for key, (policy, _) in containers.read_all(keys).items():
+            if policy.limits:
+                yield keys[key], key, policy, containers
+
     def _limit(self, device: PreparedDevice) -> Limit:
         portion = device.portion
         if portion is None:
@@ -105,6 +139,11 @@ def _requests(claim: PreparedClaim) -> Iterator[tuple[str, tuple[PreparedDevice,
         found = tuple(devices)
         if any(device.portion is not None for device in found):
             yield request, found
+
+
+def _sum(one: tuple[Limit, Use], other: tuple[Limit, Use]) -> tuple[Limit, Use]:
+    limit = replace(one[0], memory_bytes=one[0].memory_bytes + other[0].memory_bytes)
+    return limit, Use(one[1].used_bytes + other[1].used_bytes, one[1].busy_ns + other[1].busy_ns)
 
 
 def _key(uid: str, request: str) -> str:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
@@ -47,6 +47,15 @@ class PodDevices:
     device_ids: tuple[str, ...]
 
 
+class PodClaim(NamedTuple):
+    """A container with a ResourceClaim of its namespace."""
+
+    namespace: str
+    claim: str
+    pod: str
+    container: str
+
+
 class PodResourcesClient:
     """Asks kubelet who holds which devices.
 
@@ -73,10 +82,7 @@ class PodResourcesClient:
         Raises PodResourcesError when kubelet is not there, does not answer in time, limits the rate, or has just
         started and seems not to have heard of its pods yet.
         """
-        try:
-            reply, listener = self._ask(timeout)
-        except RpcError as error:
-            raise PodResourcesError(f"kubelet on {self._socket} did not list devices: {error.details}") from error
+        reply, listener = self._answer(timeout)
         held: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
         for pod in reply.pod_resources:
             for container in pod.containers:
@@ -84,9 +90,31 @@ class PodResourcesClient:
                     key = (pod.namespace, pod.name, container.name, devices.resource_name)
                     held[key].extend(devices.device_ids)
         self._warn_of({key for key in held if not all(map(str.isprintable, key)) or _REPLACED in "".join(key)})
-        if not self._believed(listener, bool(held)):
-            raise PodResourcesError(f"kubelet on {self._socket} has just started and not heard of its pods yet")
+        self._believe(listener, bool(held))
         return tuple(PodDevices(*key, tuple(ids)) for key, ids in held.items())
+
+    def claims(self, driver: str, timeout: float) -> frozenset[PodClaim]:
+        """Return every container with a claim that has devices of a driver. ``timeout`` in seconds.
+
+        Raises PodResourcesError as ``list`` does.
+        """
+        reply, listener = self._answer(timeout)
+        found = frozenset(
+            PodClaim(line(dynamic.claim_namespace), *map(line, (dynamic.claim_name, pod.name, container.name)))
+            for pod in reply.pod_resources
+            for container in pod.containers
+            for dynamic in container.dynamic_resources
+            if any(each.driver_name == driver for each in dynamic.claim_resources)
+        )
+        self._believe(listener, bool(found))
+        return found
+
+    def _answer(self, timeout: float) -> tuple[pb.ListPodResourcesResponse, _Listener]:
+        """Return what kubelet lists, and who answered. Raises PodResourcesError."""
+        try:
+            return self._ask(timeout)
+        except RpcError as error:
+            raise PodResourcesError(f"kubelet on {self._socket} did not list devices: {error.details}") from error
 
     def _warn_of(self, odd: set[tuple[str, str, str, str]]) -> None:
         """Log a warning, once, about containers whose names are none."""
@@ -95,6 +123,11 @@ class PodResourcesClient:
         for namespace, pod, container, resource in news:
             extra = {"container": line(f"{namespace}/{pod} {container}"), "resource": line(resource)}
             _log.warning("kubelet lists devices under a name that is none; see crictl pods on the node", extra=extra)
+
+    def _believe(self, listener: _Listener, any_held: bool) -> None:
+        """Raise PodResourcesError if this cannot be all."""
+        if not self._believed(listener, any_held):
+            raise PodResourcesError(f"kubelet on {self._socket} has just started and not heard of its pods yet")
 
     def _believed(self, listener: _Listener, any_held: bool) -> bool:
         """Return whether this can be all: containers had devices before kubelet restarted, and have them still."""
@@ -172,6 +205,10 @@ def _readable(reply: Any) -> pb.ListPodResourcesResponse:  # noqa: ANN401 - made
             mine = told.containers.add(name=text(container.name))
             for devices in container.devices:
                 mine.devices.add(resource_name=text(devices.resource_name), device_ids=map(text, devices.device_ids))
+            for dynamic in container.dynamic_resources:
+                drivers = [{"driver_name": text(each.driver_name)} for each in dynamic.claim_resources]
+                claim = {"claim_name": text(dynamic.claim_name), "claim_namespace": text(dynamic.claim_namespace)}
+                mine.dynamic_resources.add(**claim, claim_resources=[pb.ClaimResource(**each) for each in drivers])
     return made
 
 

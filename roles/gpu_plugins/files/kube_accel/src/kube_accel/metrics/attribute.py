@@ -217,9 +217,12 @@ def _matched(owner: Owner, held: Mapping[Container, Holding]) -> Owner:
     """Return the owner among those who hold the GPU: the container of this name, or its pod's only one."""
     if owner.outcome is not Outcome.CONTAINER or owner.container is None:
         return owner
-    names = [each for each in held if each[:2] == owner.container[:2]]
-    if owner.container.name:
-        names = [each for each in names if each.name == owner.container.name]
+    mine = owner.container
+    names = [
+        each
+        for each, holding in held.items()
+        if any(one[:2] == mine[:2] and mine.name in ("", one.name) for one in holding.among or (each,))
+    ]
     return Owner(Outcome.CONTAINER, names[0]) if len(names) == 1 else Owner(Outcome.NOT_HELD)
 
 

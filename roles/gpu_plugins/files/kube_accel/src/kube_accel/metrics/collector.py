@@ -27,7 +27,7 @@ from kube_accel.metrics.processes import Processes
 from kube_accel.metrics.sample import GpuSample, Rare, samples
 from kube_accel.metrics.service import Service, Services
 from kube_accel.metrics.tenancy import Account, Charged, Container, Holdings, Tenancy
-from kube_accel.model import DriverState, Mode
+from kube_accel.model import DriverState
 from kube_accel.nvml.gpus import WatchedGpus
 
 _log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class CollectorOptions:
     """What a collector is to do."""
 
     node: str
-    mode: Mode
+    mode: str
     interval: float
     """Seconds from one collection to the next."""
     proc_root: Path
@@ -160,13 +160,13 @@ class Collector:
         self._gpus = gpus
         self._tenancy = tenancy
         self._processes = Processes(options.proc_root, tenancy.owner) if tenancy.owner is not None else None
-        self._containers = Containers(node, mode.value)
+        self._containers = Containers(node, mode)
         self._accounts: Mapping[Account, Charged] = {}
         """As they were read last."""
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._books = books
         self._metering = threading.Lock()
-        self._meter = Meter(mode.value, *books.load())
+        self._meter = Meter(mode, *books.load())
         self._boot = _boot_id()
         self._asked_services = services
         self._services = Services(node)
@@ -315,7 +315,7 @@ class Collector:
     def _render(self, found: Mapping[str, GpuSample] | None, attributed: Mapping[str, Attributed]) -> None:
         snapshot = self._gpus.snapshot()
         xids, seen = self._gpus.xids(), self._gpus.seen()
-        told = Devices(self._node, self._options.mode.value, snapshot, found, self._rare, self._busy, xids, seen)
+        told = Devices(self._node, self._options.mode, snapshot, found, self._rare, self._busy, xids, seen)
         gpus = snapshot.inventory.gpus if snapshot.inventory is not None else ()
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
         ledger: Series = {(self._node, name): 1.0 for name in [self._books.ledger] if name}
@@ -348,7 +348,7 @@ class Collector:
     def _own(self) -> Iterator[tuple[Family, Series]]:
         yield from self._services.families(self._asked_services(), time.time())
         yield families.ATTRIBUTION, {(self._node, *key): count for key, count in self._outcomes.items()}
-        yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._options.mode.value): 1}
+        yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._options.mode): 1}
 
 
 def _boot_id() -> str:

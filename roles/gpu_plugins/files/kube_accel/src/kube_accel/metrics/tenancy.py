@@ -37,6 +37,8 @@ class Holding:
     """Its allocations may be refused, and are counted."""
     paddle: bool = False
     """Its pod says that it runs PaddlePaddle."""
+    among: tuple[Container, ...] = ()
+    """Containers that have it together, where it is not one container's; ``container`` then names what they have."""
 
 
 Holdings = Mapping[str, tuple[Holding, ...]]

@@ -407,7 +407,7 @@ class Daemon:
             tenancy = whole_tenancy(lambda: self._holdings.held, lambda: self._whole.known_parts)
         collecting = CollectorOptions(
             options.node_name,
-            options.mode,
+            options.mode.value,
             options.metrics_interval,
             options.proc_root,
             options.metrics_aliases,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(kube_accel/kube/proto/podresources.proto\x12\x02v1\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"+\n\x0cTopologyInfo\x12\x1b\n\x05nodes\x18\x01 \x03(\x0b\x32\x0c.v1.NUMANode\"a\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\"\n\x08topology\x18\x03 \x01(\x0b\x32\x10.v1.TopologyInfo\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"\x1d\n\x1b\x41llocatableResourcesRequest\"E\n\x1c\x41llocatableResourcesResponse\x12%\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x14.v1.ContainerDevices\"A\n\x16GetPodResourcesRequest\x12\x10\n\x08pod_name\x18\x01 \x01(\t\x12\x15\n\rpod_namespace\x18\x02 \x01(\t\"B\n\x17GetPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x01(\x0b\x32\x10.v1.PodResourcesb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(kube_accel/kube/proto/podresources.proto\x12\x02v1\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"+\n\x0cTopologyInfo\x12\x1b\n\x05nodes\x18\x01 \x03(\x0b\x32\x0c.v1.NUMANode\"a\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\"\n\x08topology\x18\x03 \x01(\x0b\x32\x10.v1.TopologyInfo\"$\n\rClaimResource\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\"j\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12*\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\x11.v1.ClaimResource\"y\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\x12.\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32\x13.v1.DynamicResource\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"\x1d\n\x1b\x41llocatableResourcesRequest\"E\n\x1c\x41llocatableResourcesResponse\x12%\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x14.v1.ContainerDevices\"A\n\x16GetPodResourcesRequest\x12\x10\n\x08pod_name\x18\x01 \x01(\t\x12\x15\n\rpod_namespace\x18\x02 \x01(\t\"B\n\x17GetPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x01(\x0b\x32\x10.v1.PodResourcesb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,20 +37,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPOLOGYINFO']._serialized_end=115
   _globals['_CONTAINERDEVICES']._serialized_start=117
   _globals['_CONTAINERDEVICES']._serialized_end=214
-  _globals['_CONTAINERRESOURCES']._serialized_start=216
-  _globals['_CONTAINERRESOURCES']._serialized_end=289
-  _globals['_PODRESOURCES']._serialized_start=291
-  _globals['_PODRESOURCES']._serialized_end=382
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=384
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=409
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=411
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=478
-  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=480
-  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=509
-  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=511
-  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=580
-  _globals['_GETPODRESOURCESREQUEST']._serialized_start=582
-  _globals['_GETPODRESOURCESREQUEST']._serialized_end=647
-  _globals['_GETPODRESOURCESRESPONSE']._serialized_start=649
-  _globals['_GETPODRESOURCESRESPONSE']._serialized_end=715
+  _globals['_CLAIMRESOURCE']._serialized_start=216
+  _globals['_CLAIMRESOURCE']._serialized_end=252
+  _globals['_DYNAMICRESOURCE']._serialized_start=254
+  _globals['_DYNAMICRESOURCE']._serialized_end=360
+  _globals['_CONTAINERRESOURCES']._serialized_start=362
+  _globals['_CONTAINERRESOURCES']._serialized_end=483
+  _globals['_PODRESOURCES']._serialized_start=485
+  _globals['_PODRESOURCES']._serialized_end=576
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=578
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=603
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=605
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=672
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=674
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=703
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=705
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=774
+  _globals['_GETPODRESOURCESREQUEST']._serialized_start=776
+  _globals['_GETPODRESOURCESREQUEST']._serialized_end=841
+  _globals['_GETPODRESOURCESRESPONSE']._serialized_start=843
+  _globals['_GETPODRESOURCESRESPONSE']._serialized_end=909
 # @@protoc_insertion_point(module_scope)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from kube_accel.model import Mode, Share
+from kube_accel.model import Share
 from kube_accel.plugin.kubelet.holdings import Holder
 
 _T = TypeVar("_T")
@@ -146,7 +146,7 @@ _PEAKED = (
 class Allocation:
     """What a container has, or had, of one GPU. Times are seconds since 1970; ``until`` is None while it lasts."""
 
-    mode: Mode
+    mode: str
     holder: Holder
     uid: str
     """UID of the pod; empty when it was not known."""
@@ -218,14 +218,14 @@ class Ledger:
     """The file, for any thread. A disk that fails is said in the log, and never stops a container."""
 
     def __init__(
-        self, state_dir: Path, mode: Mode, clock: Callable[[], float] = time.time, owner: Owner | None = None
+        self, state_dir: Path, mode: str, clock: Callable[[], float] = time.time, owner: Owner | None = None
     ) -> None:
-        """Without ``owner`` the file is not bound to a node."""
+        """Allocations are of this mode. Without ``owner`` the file is not bound to a node."""
         self.name = ""
         """A UUID that no other ledger has; empty while the file cannot be used, or is not bound."""
         self._owner = owner
         self._path = state_dir / FILE
-        self._mode = mode
+        self._mode = str(mode)
         self._clock = clock
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -395,7 +395,7 @@ class Ledger:
         wanted = {share.uuid: share for share in shares}
         rows = connection.execute(f"SELECT id, mode, uid, gpu, cores, memory_bytes FROM allocations {_OPEN}", key)  # noqa: S608
         for row, mode, known_uid, gpu, cores, memory in rows.fetchall():
-            same = wanted.get(gpu) == Share(gpu, cores, memory) and mode == self._mode.value
+            same = wanted.get(gpu) == Share(gpu, cores, memory) and mode == self._mode
             if same and (not uid or not known_uid or uid == known_uid):
                 del wanted[gpu]
                 if uid and not known_uid:
@@ -405,7 +405,7 @@ class Ledger:
         connection.executemany(
             "INSERT OR IGNORE INTO allocations (mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(self._mode.value, *key, uid, s.uuid, s.cores, s.memory_bytes, now) for s in wanted.values()],
+            [(self._mode, *key, uid, s.uuid, s.cores, s.memory_bytes, now) for s in wanted.values()],
         )
 
     def _run(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
@@ -485,7 +485,7 @@ class Ledger:
 
 
 def _allocation(row: tuple[Any, ...]) -> Allocation:
-    return Allocation(Mode(row[0]), Holder(*row[1:4]), row[4], Share(*row[5:8]), since=row[8], until=row[9])
+    return Allocation(row[0], Holder(*row[1:4]), row[4], Share(*row[5:8]), since=row[8], until=row[9])
 
 
 def _refusals(row: tuple[Any, ...]) -> Refusals:

@@ -158,8 +158,8 @@ class NodePods:
             controlled=_controlled(metadata),
             order=order,
             waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
-            containers=_containers(status),
-            paddle=_paddle(spec),
+            containers=names_by_id(status),
+            paddle=paddle(spec),
             static=_STATIC_MIRROR in annotations,
             version=_version(metadata),
         )
@@ -231,7 +231,8 @@ def _admission_failure(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _containers(status: Mapping[str, Any]) -> dict[str, str]:
+def names_by_id(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of a pod's containers, by the ids that their cgroups have, from its status."""
     found = {}
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
@@ -241,8 +242,8 @@ def _containers(status: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _paddle(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Return the containers whose image, command or variables name PaddlePaddle."""
+def paddle(spec: Mapping[str, Any]) -> frozenset[str]:
+    """Return, of a pod's specification, the containers whose image, command or variables name PaddlePaddle."""
     return frozenset(
         str(container.get("name"))
         for container in spec.get("containers") or ()

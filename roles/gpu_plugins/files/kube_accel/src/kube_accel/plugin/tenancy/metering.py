@@ -86,6 +86,16 @@ def whole_shares(held: Held, parts: Iterable[Part]) -> dict[Holder, tuple[Share,
     }
 
 
+def refused(ledger: Ledger) -> Mapping[Refused, int]:
+    """Return how many allocations containers that run were refused, as metrics name them."""
+    found: Counter[Refused] = Counter()
+    for row in ledger.refusals():
+        holder, share = row.allocation.holder, row.allocation.share
+        container = Container(holder.namespace, holder.pod, holder.container)
+        found[Refused(container, share.uuid, _REASONS.get(row.reason, row.reason))] += row.count
+    return found
+
+
 class LedgerBooks:
     """Keeps a meter and peaks in the ledger."""
 
@@ -150,7 +160,7 @@ class ShareTenancy:
 
     def tenancy(self) -> Tenancy:
         """Return what metrics are made of."""
-        return Tenancy(self._holdings, self._owner, self._accounts, self._refusals)
+        return Tenancy(self._holdings, self._owner, self._accounts, lambda: refused(self._ledger))
 
     def _holdings(self) -> Holdings | None:
         held = self._held()
@@ -199,11 +209,3 @@ class ShareTenancy:
             )
             for (holder, uuid), (limit, use) in self._tenants.uses().items()
         }
-
-    def _refusals(self) -> Mapping[Refused, int]:
-        found: Counter[Refused] = Counter()
-        for row in self._ledger.refusals():
-            holder, share = row.allocation.holder, row.allocation.share
-            container = Container(holder.namespace, holder.pod, holder.container)
-            found[Refused(container, share.uuid, _REASONS.get(row.reason, row.reason))] += row.count
-        return found

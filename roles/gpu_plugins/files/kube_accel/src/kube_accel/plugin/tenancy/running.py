@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kube_accel.enforce.containers import key_of
@@ -77,6 +77,16 @@ def pod_of(entry: Running) -> str:
 def refusals(account: Account) -> tuple[int, ...]:
     """Return the counters of refused allocations: by policy, then by limit and by device for each GPU."""
     return account.denied_policy, *[count for one in account.devices for count in (one.denied_limit, one.denied_device)]
+
+
+def denied(pairs: Iterable[tuple[Policy, Account]]) -> dict[str, Counter[str]]:
+    """Return how many allocations the accounts of one container say were refused, by GPU and the ledger's reason."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for policy, account in pairs:
+        for limit, device in zip(policy.limits, account.devices, strict=True):
+            found[limit.uuid].update(limit=device.denied_limit, device=device.denied_device)
+        found[policy.limits[0].uuid]["policy"] += account.denied_policy
+    return found
 
 
 class Parts:

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
@@ -25,6 +25,7 @@ from kube_accel.plugin.tenancy.abuse import SENTENCES, Offences
 from kube_accel.plugin.tenancy.running import (
     Parts,
     Running,
+    denied,
     keys_of,
     pod_of,
     refusals,
@@ -422,20 +423,14 @@ class Tenants:
         news = set()
         for entry in running:
             account = accounts.get(entry.key)
-            if account is not None and (denied := refusals(account)) != self._counted.get(entry.key):
-                self._counted[entry.key] = denied
+            if account is not None and (refused := refusals(account)) != self._counted.get(entry.key):
+                self._counted[entry.key] = refused
                 news.add(entry.holder)
         for holder in news:
-            counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-            limits: dict[str, Limit] = {}
             # A container with whole GPUs may have two sets of files, and uses one of them.
-            for key in [entry.key for entry in running if entry.holder == holder and entry.key in accounts]:
-                policy, account = policies[key], accounts[key]
-                for limit, device in zip(policy.limits, account.devices, strict=True):
-                    limits[limit.uuid] = limit
-                    counts[limit.uuid].update(limit=device.denied_limit, device=device.denied_device)
-                counts[policy.limits[0].uuid]["policy"] += account.denied_policy
-            for uuid, found in counts.items():
+            keys = [entry.key for entry in running if entry.holder == holder and entry.key in accounts]
+            limits = {limit.uuid: limit for key in keys for limit in policies[key].limits}
+            for uuid, found in denied((policies[key], accounts[key]) for key in keys).items():
                 self._report_refusals(holder, limits[uuid], self._ledger.refused(holder, uuid, found))
 
     def _report_refusals(self, holder: Holder, limit: Limit, news: Collection[str]) -> None:
