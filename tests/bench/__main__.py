@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import controller, extender, interposer, metrics, packing, plugin, scheduler
+from bench import controller, dra, extender, interposer, metrics, packing, plugin, scheduler
 from bench.measure import Result, report
 from cluster.control_plane import missing
 from kube_accel.model import Mode
@@ -86,6 +86,7 @@ def benches(peer: Path) -> list[Bench]:
             gcc,
             lambda: [found for mode in metrics.MODES for found in metrics.measure(mode, metrics.Effort())],
         ),
+        Bench("dra", gcc, lambda: dra.measure(dra.Effort())),
         Bench(
             "extender",
             str,

@@ -11,6 +11,8 @@ from bench.__main__ import Bench, benches
 from bench.__main__ import main as every_bench
 from bench.controller import copy_host, unit_name
 from bench.controller import measure as measure_site
+from bench.dra import Effort as DraEffort
+from bench.dra import measure as measure_dra
 from bench.interposer import Effort as InterposerEffort
 from bench.interposer import measure as measure_interposer
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
@@ -125,6 +127,19 @@ def test_plugin_bench_measures_the_shipped_command(mode):
         "pss_bytes",
     ]
     assert all(result.params == {"gpus": 8, "mode": mode.value} for result in results)
+    assert all(result.value > 0 for result in results if not result.metric.endswith("cpu_ratio"))
+
+
+def test_dra_bench_measures_the_shipped_command():
+    results = measure_dra(DraEffort(claims=5, failures=1, idle_seconds=0.1))
+    assert [result.metric for result in results] == [
+        "idle_cpu_ratio",
+        "prepare_p99_seconds",
+        "unprepare_p99_seconds",
+        "taint_seconds",
+        "pss_bytes",
+    ]
+    assert all(result.params == {"gpus": 8, "prepared": 40} for result in results)
     assert all(result.value > 0 for result in results if not result.metric.endswith("cpu_ratio"))
 
 
