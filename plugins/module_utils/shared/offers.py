@@ -286,6 +286,8 @@ class Host:
 
 @dataclass(frozen=True)
 class _Part:
+    """A GPU or a MIG device, and what a host calls it."""
+
     gpu: Card
     uuid: str
     index: str

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from kube_accel.cli.inspect import add_arguments as add_inspect_arguments
 from kube_accel.model import Enforcement, Mode, OnAbuse
 from kube_accel.sharing import mig
 from kube_accel.sharing.capabilities import INTERFACES, LIMITED, Capability
@@ -20,7 +19,8 @@ from kube_accel.sharing.delivery import Strategy
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser(words[0] if words else "").parse_args(words)
     if arguments.command == "plugin":
         from kube_accel.cli.plugin import run
     elif arguments.command == "dra":
@@ -38,26 +38,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of all subcommands, with the flags of the chosen one; None has those of all.
+
+    Somebody waits for a daemon that starts, and the flags of the others take long to load.
+    """
     parser = argparse.ArgumentParser(prog="kube-accel", description="Serves NVIDIA GPUs on Kubernetes nodes.")
     commands = parser.add_subparsers(dest="command", required=True)
     host, node, state = _host_flags(), _node_flags(), _state_flags()
-    _add_plugin(commands.add_parser("plugin", parents=[node, host, state], help="run the device plugin of this node"))
-    _add_dra(commands.add_parser("dra", parents=[host, state], help="run the DRA driver of this node"))
-    _add_extender(commands.add_parser("extender", help="run the scheduler extender"))
-    _add_quiesce(
-        commands.add_parser("quiesce", parents=[state], help="make the device plugin release NVML for a while")
-    )
-    _add_validate(
-        commands.add_parser("validate", parents=[node, host, state], help="check this node, with one line per check")
-    )
-    _add_benchmark(
-        commands.add_parser("benchmark", help="do a fixed amount of work on a GPU, and print how long it took")
-    )
-    add_inspect_arguments(
-        commands.add_parser("inspect", help="show which pods have which GPUs of the cluster (needs kubectl)")
-    )
+    for command, add in (
+        (
+            commands.add_parser("plugin", parents=[node, host, state], help="run the device plugin of this node"),
+            _add_plugin,
+        ),
+        (commands.add_parser("dra", parents=[host, state], help="run the DRA driver of this node"), _add_dra),
+        (commands.add_parser("extender", help="run the scheduler extender"), _add_extender),
+        (
+            commands.add_parser("quiesce", parents=[state], help="make the device plugin release NVML for a while"),
+            _add_quiesce,
+        ),
+        (
+            commands.add_parser(
+                "validate", parents=[node, host, state], help="check this node, with one line per check"
+            ),
+            _add_validate,
+        ),
+        (
+            commands.add_parser("benchmark", help="do a fixed amount of work on a GPU, and print how long it took"),
+            _add_benchmark,
+        ),
+        (
+            commands.add_parser("inspect", help="show which pods have which GPUs of the cluster (needs kubectl)"),
+            _add_inspect,
+        ),
+    ):
+        if chosen is None or command.prog == f"{parser.prog} {chosen}":
+            add(command)
     return parser
+
+
+def _add_inspect(inspect: argparse.ArgumentParser) -> None:
+    from kube_accel.cli.inspect import add_arguments
+
+    add_arguments(inspect)
 
 
 def _host_flags() -> argparse.ArgumentParser:

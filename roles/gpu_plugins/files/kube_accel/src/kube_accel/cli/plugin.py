@@ -24,6 +24,8 @@ from kube_accel.plugin.node.cdi_writer import CdiOptions
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code."""
 
+    gc.disable()  # nothing of what is loaded until it serves is garbage
+
     def prepare() -> Start:
         options = _options(arguments)
         check_directories(options)
@@ -39,6 +41,7 @@ def _serve(options: PluginOptions, monitor: GpuMonitor, stop: threading.Event) -
     daemon = Daemon(options, monitor, stop)
     # Modules stay: a look at all of them for garbage takes 30 ms, and every thread waits for it.
     gc.freeze()
+    gc.enable()
     code = daemon.run()
     if daemon.handed_over:
         monitor.stop()

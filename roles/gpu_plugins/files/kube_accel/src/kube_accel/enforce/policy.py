@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from kube_accel.records import dataclass
 
 NEWEST: Final = 1
 """The layout that containers start with."""
@@ -172,6 +173,8 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
+    """Bytes of a policy and of a state."""
+
     policy_size: int
     state_size: int
 

@@ -8,13 +8,13 @@ import os
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import urllib3
 
+from kube_accel.records import dataclass
 from kube_accel.shared.api_json import ApiJsonError, checked, read_object
 from kube_accel.shared.printable import line
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kube_accel.records import dataclass
 
 _LONGEST_PAUSE = 1800.0
 
@@ -13,6 +13,8 @@ Call = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class _Hang:
+    """A call that hangs, and when it may be tried again."""
+
     until: float
     """When the function may be called again."""
     pause: float
