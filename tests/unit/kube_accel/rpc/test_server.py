@@ -44,7 +44,10 @@ class Service:
             "Wait": self._wait,
         }
         unary = {f"/a.B/{name}": Method(handler, BytesValue) for name, handler in handlers.items()}
-        return unary | {"/a.B/Count": Method(self._count, BytesValue, streams=True)}
+        at_once = {
+            f"/a.B/{name}AtOnce": Method(handlers[name], BytesValue, at_once=True) for name in ("Many", "Refuse")
+        }
+        return unary | at_once | {"/a.B/Count": Method(self._count, BytesValue, streams=True)}
 
     def _refuse(self, request: BytesValue, context: Context) -> BytesValue:
         raise RpcError(Code.FAILED_PRECONDITION, request.value.decode())
@@ -112,6 +115,7 @@ def test_messages_of_any_length_are_whole(host: Host) -> None:
         assert host.call("Echo", b"y" * size) == b"y" * size
     # More than a client gives room for before it has read some.
     assert len(host.call("Many", b"30000000")) == 30_000_000
+    assert len(host.call("ManyAtOnce", b"30000000")) == 30_000_000
 
 
 def test_request_that_is_too_long_is_refused_alone(host: Host) -> None:
@@ -126,6 +130,9 @@ def test_who_refuses_says_why(host: Host) -> None:
         with pytest.raises(grpc.RpcError) as error:
             host.call("Refuse", text.encode())
         assert refused(error) == (grpc.StatusCode.FAILED_PRECONDITION, text)
+    with pytest.raises(grpc.RpcError) as error:
+        host.call("RefuseAtOnce", b"taken")
+    assert refused(error) == (grpc.StatusCode.FAILED_PRECONDITION, "taken")
     with pytest.raises(grpc.RpcError) as error:
         host.call("Refuse", b"very long " * 10_000)
     assert error.value.details().startswith("very long very")

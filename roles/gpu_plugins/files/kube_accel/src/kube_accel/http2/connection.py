@@ -24,6 +24,8 @@ _WINDOW: Final = (1 << 16) - 1
 _ACKNOWLEDGED: Final = 1 << 24
 """After so many bytes the other side is sent word that there is room for them again."""
 _RECEIVED: Final = 1 << 16
+_REMEMBERED, _REMEMBERED_BYTES = 16, 1 << 10
+"""How many headers are remembered with what they said, and how long they may be."""
 _CONTINUED: Final = 16
 """Frames that headers may come in."""
 
@@ -103,6 +105,8 @@ class Connection:
         self._coming: tuple[Frame, bytearray, int] | None = None
         """Headers that have begun: how, what there is of them, and in how many frames."""
         self._decoder = Decoder()
+        self._read: dict[bytes, Fields] = {}
+        """Headers as they came, and what they said: the same as long as none is added to the decoder's table."""
         self._writing = threading.Lock()
         self._room = threading.Condition()
         self._window = self._first_window = _WINDOW
@@ -250,10 +254,22 @@ class Connection:
         return Headers(first.stream, self._decoded(bytes(block)), bool(first.flags & frames.END_STREAM))
 
     def _decoded(self, block: bytes) -> Fields:
+        known = self._read.get(block)
+        if known is not None:
+            return known
+        table = self._decoder.header_table
+        size, count, first = table.maxsize, len(table.dynamic_entries), next(iter(table.dynamic_entries), None)
         try:
-            return [(str(name), str(value)) for name, value in self._decoder.decode(block)]
+            fields = [(str(name), str(value)) for name, value in self._decoder.decode(block)]
         except HPACKError as error:
             raise ConnectionEndedError(f"headers cannot be read: {error}") from error
+        entries = table.dynamic_entries
+        # What is added comes first, and drives out the last.
+        if (table.maxsize, len(entries)) != (size, count) or next(iter(entries), None) is not first:
+            self._read.clear()
+        elif len(block) <= _REMEMBERED_BYTES and len(self._read) < _REMEMBERED:
+            self._read[block] = fields
+        return fields
 
     def _taken(self, frame: Frame) -> Event | None:
         """Return what a frame is to a stream; what it is to the connection is done. Raises FrameError."""

@@ -48,13 +48,18 @@ class DevicePlugin(Protocol):
         """Answer before each start of a container that holds these devices, if the options ask for it."""
 
 
-def methods(plugin: DevicePlugin) -> dict[str, Method]:
-    """Return what serves ``plugin``, for ``rpc.server.Server``."""
+def methods(plugin: DevicePlugin, at_once: bool = False) -> dict[str, Method]:
+    """Return what serves ``plugin``, for ``rpc.server.Server``.
+
+    ``at_once`` is a plugin that waits for nothing when it allocates.
+    """
     served = {
         "GetDevicePluginOptions": Method(plugin.get_options, pb.Empty),
         "ListAndWatch": Method(plugin.list_and_watch, pb.Empty, streams=True),
-        "GetPreferredAllocation": Method(plugin.get_preferred_allocation, pb.PreferredAllocationRequest),
-        "Allocate": Method(plugin.allocate, pb.AllocateRequest),
+        "GetPreferredAllocation": Method(
+            plugin.get_preferred_allocation, pb.PreferredAllocationRequest, at_once=at_once
+        ),
+        "Allocate": Method(plugin.allocate, pb.AllocateRequest, at_once=at_once),
         "PreStartContainer": Method(plugin.pre_start_container, pb.PreStartContainerRequest),
     }
     return {f"/{PLUGIN_SERVICE}/{name}": method for name, method in served.items()}

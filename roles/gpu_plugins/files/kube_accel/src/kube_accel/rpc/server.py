@@ -30,6 +30,7 @@ _RECEIVE_LIMIT: Final = 4 << 20
 _IDLE: Final = 2
 """Threads of a connection that wait for something to read."""
 _BEGIN: Final = ((":status", "200"), ("content-type", "application/grpc"))
+_OK: Final = tuple(to_headers(Code.OK))
 
 
 class Context:
@@ -74,6 +75,8 @@ class Method:
     request: type[Message]
     streams: bool = False
     """Whether there are several messages."""
+    at_once: bool = False
+    """Whether the handler waits for nothing: then no other thread is woken to read on meanwhile."""
 
 
 class Server:
@@ -247,10 +250,11 @@ class _Served:
         self._http.reset(stream, frames.NO_ERROR)
 
     def _answer(self, call: Context, pass_on: Callable[[], None]) -> None:
-        pass_on()  # a handler may wait for whatever it likes
+        if not call.method.at_once:
+            pass_on()  # a handler may wait for whatever it likes
         try:
             try:
-                self._handle(call)
+                self._handle(call, pass_on)
             except RpcError as error:
                 self._end(call, error.code, error.details)
             except (http2.StreamEndedError, http2.ConnectionEndedError):
@@ -266,14 +270,14 @@ class _Served:
             call.end()
             self._server.count(-1)
 
-    def _handle(self, call: Context) -> None:
+    def _handle(self, call: Context, pass_on: Callable[[], None]) -> None:
         try:
             request = call.method.request.FromString(message.unpack(bytes(call.body)))
         except (DecodeError, ValueError) as error:
             raise RpcError(Code.INTERNAL, f"the request cannot be read: {error}") from error
         if not call.method.streams:
             reply: Message = call.method.handler(request, call)
-            self._http.send(call.stream, _BEGIN, message.pack(reply), to_headers(Code.OK))
+            self._http.send(call.stream, _BEGIN, message.pack(reply), _OK, meanwhile=pass_on)
             return
         call.begun = True
         self._http.send(call.stream, _BEGIN)

@@ -52,6 +52,8 @@ class ListedPlugin(ABC):
 
     options = pb.DevicePluginOptions(get_preferred_allocation_available=True)
     """What kubelet shall call."""
+    at_once = False
+    """Whether Allocate and GetPreferredAllocation wait for nothing."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class ListedPlugin(ABC):
         on_stream_end: Callable[[], None],
     ) -> None:
         """``dev_root`` is where the host's ``/dev`` is seen; the callbacks run on request threads and must be quick."""
-        self._dev_root = dev_root
+        self._dev_root = str(dev_root)
         self._on_allocate = on_allocate
         self._on_stream_end = on_stream_end
         self._changed = threading.Condition()
@@ -201,6 +203,7 @@ class WholeGpuPlugin(ListedPlugin):
     """The service for one resource whose devices are whole GPUs or parts of them."""
 
     options = pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=True)
+    at_once = True
 
     def __init__(
         self,
@@ -312,7 +315,7 @@ class WholeGpuPlugin(ListedPlugin):
 
 def serve(plugin: ListedPlugin, socket: Path) -> Server:
     """Return a running server of ``plugin`` on ``socket``. Raises OSError when it cannot listen there."""
-    return Server(socket, deviceplugin.methods(Counted(plugin, plugin.calls)))
+    return Server(socket, deviceplugin.methods(Counted(plugin, plugin.calls), plugin.at_once))
 
 
 def _message(devices: tuple[Device, ...]) -> pb.ListAndWatchResponse:
