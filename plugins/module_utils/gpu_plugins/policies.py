@@ -119,7 +119,7 @@ def admission(seen: AdmissionSeen) -> Admission:
     wanted = enabled and served and not seen.removed
     names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
     names += [f"{_PLUGIN}-evictions"] if evicts else []
-    names += [f"{_PLUGIN}-slices"] if seen.dra else []
+    names += [f"{_PLUGIN}-slices", f"{_PLUGIN}-claim-status"] if seen.dra else []
     names += [f"{_PLUGIN}-claims"] if seen.dra_shares else []
     warning = [f"{_PLUGIN}-runtime-class"] if warns else []
     warning += [f"{_PLUGIN}-annotations"] if seen.unextended else []

@@ -289,7 +289,7 @@ def test_slices_are_bound_to_the_drivers_own_node_where_it_serves() -> None:
     name = "kube-accel-plugin-slices"
     assert name not in named(plugin())
     objects = plugin(**DRA)
-    assert {name} == named(objects) - named(plugin())
+    assert {name, "kube-accel-plugin-claim-status"} == named(objects) - named(plugin())
     assert "s.spec.?nodeName.orValue('') == variables.own" in policy(objects, name)
     accounts = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
     for each in (name, "kube-accel-plugin-nodes", "kube-accel-plugin-events"):

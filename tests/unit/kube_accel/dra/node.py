@@ -13,6 +13,7 @@ from kube_accel.dra.node_devices import NodeDevices
 from kube_accel.dra.preparer import Preparer
 from kube_accel.dra.shares import Shares
 from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.dra.status import StatusWriter
 from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.enforce.shim import FILES
 from kube_accel.kube.client import KubeClient
@@ -63,12 +64,12 @@ class ClaimNode:
         made.see(inventory(4))
         return made
 
-    def preparer(self, shares: Shares | None = None) -> Preparer:
+    def preparer(self, shares: Shares | None = None, status: StatusWriter | None = None) -> Preparer:
         documents = CdiDocuments(CdiOptions(self.cdi), self.root / "dev", self.root / "proc", self.root / "sys")
         delivery = Delivery(driver_root_here=str(self.root))
         specifications = ClaimSpecifications(self.cdi, documents, delivery, shares or Shares(None))
         checkpoint = Checkpoint(self.state, self.boot_id)
-        return Preparer(cast(KubeClient, self.api), POOL, checkpoint, specifications, self.devices)
+        return Preparer(cast(KubeClient, self.api), POOL, checkpoint, specifications, self.devices, status)
 
     def files(self) -> list[str]:
         """The specifications there are."""

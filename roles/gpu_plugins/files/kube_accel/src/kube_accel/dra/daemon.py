@@ -20,6 +20,7 @@ from kube_accel.dra.shares import Shares
 from kube_accel.dra.slices import DRIVER, SHARED, Device, pool
 from kube_accel.dra.sockets import Sockets, paths
 from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.dra.status import StatusWriter
 from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
@@ -57,7 +58,8 @@ class DraDaemon:
         self._shares = _shares(options)
         specifications = ClaimSpecifications(options.cdi.directory, documents, options.delivery, self._shares)
         checkpoint = Checkpoint(options.state_dir)
-        self._preparer = Preparer(client, name, checkpoint, specifications, self._devices)
+        self._status_writer = StatusWriter(client, name, lambda: self._devices.state.gpus.values())
+        self._preparer = Preparer(client, name, checkpoint, specifications, self._devices, self._status_writer)
         self._publisher = Publisher(client, options.node_name, options.state_dir, self._wanted)
         self._service = DriverService(self._preparer, self._devices, name, self._holdings_changed)
         where = paths(options.plugins_dir, options.registry_dir, options.instance)
@@ -89,6 +91,7 @@ class DraDaemon:
         for name, part in self._shares.parts(self._stop):
             self._parts.start(name, part)
         self._parts.start("claims", self._follow_claims)
+        self._parts.start("status", partial(self._status_writer.run, self._stop))
         for name, part in self._measuring.parts(self._stop) if self._measuring is not None else ():
             self._parts.start(name, part)
         self._stop.wait()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, Prepared, PreparedClaim, PreparedDevice
@@ -15,6 +15,7 @@ from kube_accel.dra.node_devices import DeviceState, NodeDevices
 from kube_accel.dra.portions import in_the_way
 from kube_accel.dra.slices import usable_bytes
 from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.dra.status import StatusWriter
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 
@@ -35,8 +36,11 @@ class Preparer:
         checkpoint: Checkpoint,
         specifications: ClaimSpecifications,
         devices: NodeDevices,
+        status: StatusWriter | None = None,
     ) -> None:
+        """``status`` is told of claims that are prepared."""
         self._client = client
+        self._status = status
         self._pool = pool
         self._checkpoint = checkpoint
         self._specifications = specifications
@@ -51,7 +55,8 @@ class Preparer:
         """
         if not _UID.fullmatch(uid):
             raise ClaimError(f"claim {namespace}/{name} has no UID that can be used: {uid!r}")
-        wanted = allotted(self._client.get(_path(namespace, name)), uid, self._pool)
+        document = self._client.get(_path(namespace, name))
+        wanted = allotted(document, uid, self._pool)
         state = self._devices.state
         if state.inventory is None:
             raise ClaimError("no GPU was read yet; see the driver's log on the node")
@@ -67,7 +72,12 @@ class Preparer:
         if claim != known:
             extra = {"claim": str(claim), "uid": uid, "devices": [each.device for each in devices]}
             _log.info("claim prepared", extra=extra)
+        self._tell(uid, claim, document)
         return devices
+
+    def _tell(self, uid: str, claim: PreparedClaim, document: dict[str, Any]) -> None:
+        if self._status is not None:
+            self._status.see(uid, claim, document)
 
     def release(self, uid: str) -> None:
         """Have a claim's devices be free. Raises CheckpointError, OSError."""
@@ -115,7 +125,10 @@ class Preparer:
             if error.status == _NOT_FOUND:
                 return False
             raise
-        return bool((found.get("metadata") or {}).get("uid") == uid)
+        exists = bool((found.get("metadata") or {}).get("uid") == uid)
+        if exists:
+            self._tell(uid, claim, found)
+        return exists
 
 
 def reason(error: Exception) -> str:

@@ -94,7 +94,7 @@ def _parts(gpu: Gpu) -> dict[str, Any]:
     A capacity without a policy would be taken whole by the first share. So NVIDIA's name is there to be selected by,
     and nothing can be taken of it.
     """
-    memory = _quantity(usable_bytes(gpu))
+    memory = quantity(usable_bytes(gpu))
     return {
         "cores": _capacity(str(CORES), "1"),
         "memory": _capacity(memory, "1Mi"),
@@ -127,7 +127,7 @@ def _facts(gpu: Gpu, versions: tuple[str | None, str | None], pcie_root: str | N
         standard["pcieRoot"] = {"string": pcie_root}
     if gpu.numa_node is not None:
         standard["numaNode"] = {"int": gpu.numa_node}
-    memory = {"value": _quantity(gpu.memory_bytes)}
+    memory = {"value": quantity(gpu.memory_bytes)}
     return {
         "attributes": known
         | {f"{NVIDIA}/{key}": value for key, value in known.items()}
@@ -160,7 +160,7 @@ def _version(text: str) -> str | None:
     return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])
 
 
-def _quantity(amount: int) -> str:
+def quantity(amount: int) -> str:
     """Return bytes as the API server spells them, which otherwise would seem to change what it stores."""
     for unit, shift in _UNITS:
         if amount and not amount % (1 << shift):

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the status of a ResourceClaim says of our devices: which GPU each is, and how much of it.
+
+It is written after the claim is prepared, by a thread of its own: no container waits for it, and none fails for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
+from kube_accel.dra.slices import DRIVER, quantity, usable_bytes
+from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.client import KubeClient
+from kube_accel.model import Gpu
+from kube_accel.shared.api_json import ODD
+from kube_accel.shared.modes import CORES
+from kube_accel.shared.printable import line
+
+_log = logging.getLogger(__name__)
+
+APPLY: Final = "application/apply-patch+yaml"
+_READY: Final = "Ready"
+_PAUSE: Final = 10.0
+"""Seconds to the next try where nobody answered."""
+_GONE: Final = (404, 409)
+"""The claim is gone, or another one has its name."""
+
+Gpus = Callable[[], Iterable[Gpu]]
+
+
+def devices(claim: PreparedClaim, pool: str, gpus: Iterable[Gpu], now: str) -> list[dict[str, Any]]:
+    """Return what ``status.devices`` is to have of a claim; ``now`` is a time as Kubernetes writes it. Pure."""
+    known = {gpu.uuid: gpu for gpu in gpus}
+    return [_device(device, pool, known.get(device.uuid), now) for device in claim.devices]
+
+
+def says_so(claim: object, wanted: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a claim's status has all of these devices, whenever they became so. Pure."""
+    try:
+        found = claim["status"].get("devices") or ()  # type: ignore[index]
+        told = [_bare(each) for each in found if each["driver"] == DRIVER]
+    except ODD:
+        return False
+    return all(_bare(each) in told for each in wanted)
+
+
+def _bare(device: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is compared of a device."""
+    ready = [each["status"] for each in device.get("conditions") or () if each["type"] == _READY]
+    return {**{key: device.get(key) for key in ("driver", "pool", "device", "shareID", "data")}, "ready": ready}
+
+
+def _device(device: PreparedDevice, pool: str, gpu: Gpu | None, now: str) -> dict[str, Any]:
+    data: dict[str, Any] = {"uuid": device.uuid}
+    if device.portion is not None:
+        data |= {"cores": device.portion.cores, "memory": quantity(device.portion.memory_bytes)}
+    elif gpu is not None and not device.admin:
+        data |= {"cores": CORES, "memory": quantity(usable_bytes(gpu))}
+    condition = {
+        "type": _READY,
+        "status": "True",
+        "reason": "Prepared",
+        "message": f"Containers may use GPU {device.uuid}.",
+        "lastTransitionTime": now,
+    }
+    share = {"shareID": device.share_id} if device.share_id else {}
+    return {"driver": DRIVER, "pool": pool, "device": device.device, **share, "conditions": [condition], "data": data}
+
+
+class StatusWriter:
+    """Writes by server-side apply: what others say of their own devices stays."""
+
+    def __init__(self, client: KubeClient, pool: str, gpus: Gpus) -> None:
+        self._client = client
+        self._pool = pool
+        self._gpus = gpus
+        self._lock = threading.Lock()
+        self._due: dict[str, PreparedClaim] = {}
+        self._wake = threading.Event()
+        self._said = ""
+        """The last refusal that was logged."""
+
+    def see(self, uid: str, claim: PreparedClaim, document: Mapping[str, Any]) -> None:
+        """Have the status of a prepared claim be right, which now is this ``document``. Returns at once."""
+        if says_so(document, devices(claim, self._pool, self._gpus(), "")):
+            return
+        with self._lock:
+            self._due[uid] = claim
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Write until stopped."""
+        while not stop.is_set():
+            if not self.write():
+                stop.wait(_PAUSE)
+            elif not self._wake.wait(_PAUSE):
+                continue
+            self._wake.clear()
+
+    def write(self) -> bool:
+        """Write what is due; return False where nobody answers, so that it stays due."""
+        with self._lock:
+            due, self._due = self._due, {}
+        for place, (uid, claim) in enumerate(due.items()):
+            try:
+                self._apply(uid, claim)
+            except ApiRefusedError as error:
+                self._log_once(claim, error)
+            except ApiError:
+                with self._lock:
+                    self._due = {**dict(list(due.items())[place:]), **self._due}
+                return False
+        return True
+
+    def _apply(self, uid: str, claim: PreparedClaim) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            # The UID refuses a claim that was made again by the same name.
+            "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": uid},
+            "status": {"devices": devices(claim, self._pool, self._gpus(), now)},
+        }
+        names = (quote(part, safe="") for part in (claim.namespace, claim.name))
+        path = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}/status".format(*names)
+        self._client.send("PATCH", path, body, APPLY, {"fieldManager": DRIVER, "force": "true"})
+
+    def _log_once(self, claim: PreparedClaim, error: ApiRefusedError) -> None:
+        said = line(str(error))
+        if error.status not in _GONE and said != self._said:
+            self._said = said
+            _log.warning("the status of a claim is not written", extra={"claim": str(claim), "reason": said})
