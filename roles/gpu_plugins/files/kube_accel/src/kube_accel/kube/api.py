@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import urllib3
-
+from kube_accel.kube.connections import Connections
 from kube_accel.records import dataclass
 from kube_accel.shared.api_json import ApiJsonError, checked, read_object
 from kube_accel.shared.printable import line
 
-_TIMEOUT = urllib3.Timeout(connect=5, read=10)
+_SILENCE_SECONDS = 10.0
 
 
 class ApiError(Exception):
@@ -83,25 +82,20 @@ class ApiClient:
 
     def _send(self, method: str, path: str, content_type: str = "", body: object = None) -> bytes:
         # Requests are rare, credentials rotate: a connection lives for one request, so that none outlives its files.
-        # No retries, which includes redirects: those would be handed our token.
+        # No redirects: those would be handed our token.
         ca = self.service_account_dir / "ca.crt"
+        fields = {"Content-Type": content_type} if content_type else {}
+        content = json.dumps(body).encode() if content_type else None
         try:
-            token = (self.service_account_dir / "token").read_text().strip()
-            with urllib3.PoolManager(num_pools=1, ssl_context=trusting(ca), retries=False, timeout=_TIMEOUT) as pool:
-                response = pool.request(
-                    method,
-                    self.url + path,
-                    body=json.dumps(body).encode() if content_type else None,
-                    headers={
-                        "Authorization": f"Bearer {token}",
-                        **({"Content-Type": content_type} if content_type else {}),
-                    },
-                )
-        except (OSError, urllib3.exceptions.HTTPError) as error:
+            fields["Authorization"] = f"Bearer {(self.service_account_dir / 'token').read_text().strip()}"
+            connections = Connections(self.url, trusting(ca))
+            connections.end()  # after the answer
+            answer = connections.ask(method, path, fields, content, _SILENCE_SECONDS)
+        except (OSError, ValueError) as error:
             raise ApiUnreachableError(f"API server {self.url} not reached: {error}") from error
-        if not 200 <= response.status < 300:
-            raise ApiRefusedError(response.status, status_message(response.data))
-        return response.data
+        if not 200 <= answer.status < 300:
+            raise ApiRefusedError(answer.status, status_message(answer.body))
+        return answer.body
 
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
