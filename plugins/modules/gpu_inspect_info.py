@@ -22,7 +22,7 @@ options:
   mode:
     description: Mode of the nodes to include. By default, the module includes all modes.
     type: str
-    choices: [pgpu, vgpu, mps, cgpu]
+    choices: [pgpu, vgpu, mps, cgpu, dra]
   used:
     description:
       - Whether to read from the plugins how much memory containers use. Needs the right to C(get) C(pods/proxy) in
@@ -134,6 +134,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_serve
     objects,
     text_at,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.claims import claim_objects
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
     gpu_view,
     gpu_view_text,
@@ -158,7 +159,7 @@ def main() -> None:
     """Run the module."""
     spec = {
         "nodes": {"type": "list", "elements": "str", "default": []},
-        "mode": {"type": "str", "choices": ["pgpu", "vgpu", "mps", "cgpu"]},
+        "mode": {"type": "str", "choices": ["pgpu", "vgpu", "mps", "cgpu", "dra"]},
         "used": {"type": "bool", "default": False},
         "plugins_namespace": {"type": "str", "default": plugin_pods.NAMESPACE},
         "query": {"type": "str"},
@@ -170,6 +171,7 @@ def main() -> None:
         with explained():
             client = get_api_client(module=module)
             nodes, pods = (list(objects(client, kind, problems=odd)) for kind in ("Node", "Pod"))
+        claimed = claim_objects(client, nodes, odd)
         namespace = module.params["plugins_namespace"]
         paths = plugin_pods.metrics_paths(pods, namespace) if module.params["used"] else {}
         away = gpu_view.not_ready(nodes)
@@ -178,7 +180,7 @@ def main() -> None:
         used, problems = plugin_metrics.read_pages(pages, ApiServerError)
     except ApiServerError as error:
         module.fail_json(msg=str(error))
-    found = gpu_view.view(nodes, pods, used, [*odd, *problems], namespace)
+    found = gpu_view.view(nodes, pods, used, [*odd, *problems], namespace, claimed)
     missing = gpu_view.absent(found, module.params["nodes"])
     if missing:
         known = ", ".join(node.name for node in found.nodes) or "none"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who has what of a cluster's GPUs, and who waits for some: from nodes, pods, and what plugins measure. Pure.
 
-What a node holds is what its plugin says in the annotation ``kube-accel.io/inventory``, which follows kubelet. What
-could not be read is a problem of the view, and never a zero.
+What a node holds is what its plugin says in the annotation ``kube-accel.io/inventory``, which follows kubelet. Of nodes
+of mode dra it is what slices and claims say. What could not be read is a problem of the view, and never a zero.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .api_json import ODD, of_each
 from .api_json import unreadable as odd
+from .claim_view import ClaimedGpus, ClaimObjects
 from .inventory_annotation import INVENTORY, WHOLE, GpuView, UnreadableView, read_inventory, unreadable
-from .modes import CGPU_LABEL, MODE_LABEL
+from .modes import CGPU_LABEL, DRA_MODE, MODE_LABEL
 from .plugin_metrics import Place
 from .plugin_pods import NAMESPACE, PluginPods, condition, node_name_of, readable_pod
 from .waiting_pods import Waiting, waiting_pod
@@ -55,8 +56,11 @@ def view(
     used: Optional[Mapping[Place, int]] = None,
     problems: Sequence[str] = (),
     namespace: str = NAMESPACE,
+    objects: Optional[ClaimObjects] = None,
 ) -> ClusterView:
     """Return the cluster by its objects; ``pods`` is None where they were not read, ``namespace`` where plugins run.
+
+    ``objects`` are of GPUs that are given by claims; None where they were not read.
 
     ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out. An object that cannot be read is
     a problem, and the others are seen.
@@ -64,15 +68,19 @@ def view(
     unread: List[str] = []
     items = None if pods is None else list(of_each("pod", readable_pod, pods, unread))
     told = PluginPods(items, namespace)
-    found_nodes = of_each("node", lambda item: _node(item, used or {}, told), nodes, unread)
+    claimed = None if objects is None else ClaimedGpus(objects, told.get, used or {}, unread)
+    found_nodes = of_each("node", lambda item: _node(item, used or {}, told, claimed), nodes, unread)
     seen = [found for found in found_nodes if found is not None]
     seen.sort(key=lambda node: node.name)
     holding = {(t.namespace, t.pod, node.name) for node in seen for gpu in node.gpus for t in gpu.tenants}
     untold = {node.name for node in seen if not node.told}
     sure = {node.name for node in seen if not node.problem} if told.judged else set()
     asking = [item for item in items or () if node_name_of(item) not in untold]
-    found_waiting = of_each("pod", lambda item: waiting_pod(item, holding, sure), asking, unread)
-    waiting = [found for found in found_waiting if found is not None]
+
+    def waits(item: Mapping[str, Any]) -> Optional[Waiting]:
+        return waiting_pod(item, holding, sure, _claimed(item, claimed))
+
+    waiting = [found for found in of_each("pod", waits, asking, unread) if found is not None]
     waiting.sort(key=lambda pod: (pod.namespace, pod.pod))
     unclear = [f"node {node.name}: {node.problem}" for node in seen if node.problem]
     doubts = [told.doubt] if told.doubt and any(node.gpus for node in seen) else []
@@ -194,7 +202,14 @@ def _name(item: Mapping[str, Any]) -> str:
     return name
 
 
-def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: PluginPods) -> Optional[NodeView]:
+def _claimed(item: Mapping[str, Any], claimed: Optional[ClaimedGpus]) -> Mapping[str, str]:
+    """Return what a pod without a node asks for by claims. Raises one of ODD."""
+    return claimed.wants(item) if claimed is not None and not node_name_of(item) else {}
+
+
+def _node(
+    item: Mapping[str, Any], used: Mapping[Place, int], pods: PluginPods, claimed: Optional[ClaimedGpus]
+) -> Optional[NodeView]:
     """Return the node of an object; None for one that neither has our GPUs nor is to have some. Raises one of ODD."""
     metadata = item["metadata"]
     name = _name(item)
@@ -208,6 +223,11 @@ def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: PluginPods) 
         node, unready = replace(node, address=_address(item)), _readiness(item)
     except ODD as error:
         return replace(node, problem=f"it {odd(error)}")
+    if wanted == DRA_MODE:
+        if claimed is None:
+            return replace(node, problem="its GPUs are given by claims, and these were not read")
+        gpus, lack = claimed.of_node(name)
+        return replace(node, gpus=gpus, problem=unready or lack or pods.plugin_problem(name), told=bool(gpus))
     if text is None:
         problem = f"its plugin for mode {wanted} has reported nothing; look at its pod in kube-system"
         return replace(node, problem=problem)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .asked import asked
@@ -31,11 +32,17 @@ class Waiting:
 
 
 def waiting_pod(
-    item: Mapping[str, Any], holding: Iterable[Tuple[str, str, str]], sure: Iterable[str]
+    item: Mapping[str, Any],
+    holding: Iterable[Tuple[str, str, str]],
+    sure: Iterable[str],
+    claimed: Mapping[str, str] = MappingProxyType({}),
 ) -> Optional[Waiting]:
-    """Return a pod without GPUs; of the nodes that are ``sure`` it is known that what does not hold any has none."""
+    """Return a pod without GPUs; of the nodes that are ``sure`` it is known that what does not hold any has none.
+
+    ``claimed`` is what it asks for by claims, number by class.
+    """
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    wants, node = _wants(spec), node_name_of(item)
+    wants, node = {**_wants(spec), **claimed}, node_name_of(item)
     if not wants or (metadata["namespace"], metadata["name"], node) in holding or _started(spec, status):
         return None
     if node:

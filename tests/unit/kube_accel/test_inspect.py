@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from unit.plugins.module_utils.shared import test_claim_view as claims
 from unit.plugins.module_utils.shared.test_gpu_view import SHARE, TRAIN, USED, node, plugin, pod
 
 KUBECTL = """#!/bin/sh
@@ -21,6 +22,7 @@ echo "$@" >> "$0.asked"
 case "$*" in
   *" nodes "*|"get nodes "*) exec cat "$0.nodes" ;;
   *" pods "*|"get pods "*) exec cat "$0.pods" ;;
+  *resourceslices*|*resourceclaims*) test -f "$0.claims" && exec cat "$0.$2" ;;
   *--raw=*) exec cat "$0.metrics" ;;
   *) echo "unknown" >&2; exit 1 ;;
 esac
@@ -149,3 +151,23 @@ def test_it_is_a_plugin_of_kubectl(kubectl: Path, name: str, shown: list[str]) -
         [sys.executable, "-c", code, "-o", "json"], capture_output=True, text=True, env=environment, check=True
     )
     assert [found["name"] for found in json.loads(done.stdout)["nodes"]] == shown
+
+
+def test_nodes_of_mode_dra_are_told_by_slices_and_claims(kubectl: Path) -> None:
+    held, driver = claims.pod("train", {"mine": "third"}, "main"), claims.system()
+    tell(kubectl, [claims.node()], [held, driver])
+    for name, items in (
+        ("resourceslices", [claims.slices(claims.device(0))]),
+        ("resourceclaims", [claims.claim("third", "train")]),
+    ):
+        kubectl.with_name(f"kubectl.{name}").write_text(json.dumps({"items": items}))
+    denied = run(kubectl)
+    assert (denied.returncode, "these were not read" in denied.stdout) == (3, True)
+    kubectl.with_name("kubectl.claims").touch()
+    found = run(kubectl, "-d", "--mode=dra")
+    assert (found.returncode, "train  team       8 (30%)" in found.stdout) == (0, True), found
+
+
+def test_claims_are_not_asked_for_without_nodes_of_mode_dra(kubectl: Path) -> None:
+    assert run(kubectl).returncode == 0
+    assert "resourceclaims" not in kubectl.with_name("kubectl.asked").read_text()

@@ -19,6 +19,7 @@ from kubernetes.dynamic import DynamicClient
 from kube_accel.sharing.inventory_annotation import Holding
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
+from unit.plugins.module_utils.shared import test_claim_view as claims
 from unit.plugins.module_utils.shared.test_gpu_view import AWAY, GIB, SHARE, TRAIN, USED, node, plugin, pod
 
 Inspect = Callable[..., dict[str, Any]]
@@ -160,3 +161,23 @@ def test_bad_input_is_named(inspect: Inspect, options: dict[str, Any], message: 
     done = inspect(**options)
     assert done["failed"]
     assert message in done["msg"]
+
+
+def test_claims_are_told_of_nodes_of_mode_dra(store: Store, inspect: Inspect) -> None:
+    store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", **claims.node("c")})
+    for item in (claims.pod("claimant", {"x": "third"}, "main", node="c"), claims.system()):
+        item["spec"]["nodeName"] = "c"
+        metadata = item["metadata"]
+        store.create("pods", metadata["namespace"], {"apiVersion": "v1", "kind": "Pod", **item})
+        status = item["status"]
+        store.edit("pods", metadata["namespace"], metadata["name"], lambda body, told=status: body.update(status=told))
+    kind = {"apiVersion": "resource.k8s.io/v1"}
+    slices = claims.slices(claims.device(0))
+    slices["spec"]["nodeName"] = "c"
+    store.create("resourceslices", "", {**kind, "kind": "ResourceSlice", **slices})
+    claim = claims.claim("third", "claimant")
+    store.create("resourceclaims", "team", {**kind, "kind": "ResourceClaim", **claim})
+    store.edit("resourceclaims", "team", "third", lambda body: body.update(status=claim["status"]))
+    done = inspect(mode="dra", query="nodes[].gpus[].containers[].[pod, container, cores, memory_bytes]")
+    assert done["complete"], done["inspection"]["problems"]
+    assert done["result"] == [["claimant", "main", 30, 8 * GIB]]

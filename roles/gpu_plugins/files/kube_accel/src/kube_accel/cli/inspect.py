@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TextIO
+from typing import Any, TextIO
 
 from kube_accel.inspect.kubectl import Kubectl, KubectlError
+from kube_accel.shared.claim_view import ClaimObjects, served
 from kube_accel.shared.gpu_view import ClusterView, absent, narrowed, not_ready, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, json_text, summary
-from kube_accel.shared.modes import MODES
+from kube_accel.shared.modes import NODE_MODES
 from kube_accel.shared.plugin_metrics import at_once, read_pages
 from kube_accel.shared.plugin_pods import NAMESPACE, metrics_paths
 from kube_accel.shared.printable import line
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str = "") -> None:
         const="details",
         help="show each pod, as --output=details",
     )
-    parser.add_argument("--mode", choices=MODES, default=mode, help="show only nodes of this mode")
+    parser.add_argument("--mode", choices=NODE_MODES, default=mode, help="show only nodes of this mode")
     parser.add_argument(
         "-u",
         "--used",
@@ -112,10 +113,23 @@ def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
     away = not_ready(nodes)
     pages = at_once(kubectl.raw, {name: path for name, path in paths.items() if name not in away})
     used, problems = read_pages(pages, KubectlError)
-    found = view(nodes, pods, used, [*odd, *problems], arguments.plugins_namespace)
+    objects = _claims(kubectl, nodes, odd)
+    found = view(nodes, pods, used, [*odd, *problems], arguments.plugins_namespace, objects)
     if missing := absent(found, arguments.nodes):
         raise KubectlError(f"no node with GPUs has the name {', '.join(missing)}")
     return narrowed(found, arguments.mode, arguments.nodes)
+
+
+def _claims(kubectl: Kubectl, nodes: list[dict[str, Any]], problems: list[str]) -> ClaimObjects | None:
+    """Return slices and claims where a node gives GPUs by claims; None where none does, or they cannot be read."""
+    if not served(nodes):
+        return None
+    try:
+        slices = kubectl.items("resourceslice", problems=problems)
+        return ClaimObjects(slices, kubectl.items("resourceclaim", "--all-namespaces", problems=problems))
+    except KubectlError as error:
+        problems.append(str(error))
+        return None
 
 
 def kubectl_inspect_gpu() -> int:

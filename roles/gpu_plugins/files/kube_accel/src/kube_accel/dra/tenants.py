@@ -8,7 +8,6 @@ that has it. If several of a pod have it, by the pod; if several pods have it or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.kube.podresources import PodClaim
@@ -17,10 +16,8 @@ from kube_accel.metrics.tenancy import Container, Holding
 from kube_accel.model import Gpu, Share
 from kube_accel.plugin.kubelet.holdings import Holder
 from kube_accel.records import dataclass
+from kube_accel.shared.claim_view import CLAIM
 from kube_accel.shared.modes import CORES
-
-CLAIM: Final = "resourceclaim/"
-"""Begins what stands for the pod of a claim that is no pod's alone; no pod's name has a slash."""
 
 Paddle = Mapping[tuple[str, str], frozenset[str]]
 """Containers that run PaddlePaddle, by namespace and pod."""

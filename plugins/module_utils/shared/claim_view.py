@@ -1,0 +1,252 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
+"""Who has what of GPUs that our DRA driver gives: from ResourceSlices, ResourceClaims, and pods. Pure.
+
+The names are those of the driver's metrics: a claim is its container's; if several of a pod have it, the pod's; if
+several pods have it or none is known, ``resourceclaim/<name>`` stands for the pod.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from .api_json import ODD, of_each, shaped
+from .inventory_annotation import WHOLE, GpuView, Tenant
+from .modes import DRA_DRIVER, DRA_MODE, DRA_SHARE_CLASS, DRA_TAINT, MODE_LABEL
+from .plugin_metrics import Place
+from .plugin_pods import PodName
+from .quantity import parse_quantity
+from .registers import labels_of
+
+CLAIM = "resourceclaim/"
+"""Begins what stands for the pod of a claim that is no pod's alone; no pod's name has a slash."""
+KINDS = ("ResourceSlice", "ResourceClaim")
+API_VERSION = "resource.k8s.io/v1"
+_DEVICE = re.compile(r"gpu-([0-9]{2,4})\Z")
+_SICK = f"its device has the taint {DRA_TAINT}; the node's condition GpusHealthy says why"
+_CLASSES = (DRA_DRIVER, DRA_SHARE_CLASS)
+
+_POOL = {"name!": str, "generation!": int, "resourceSliceCount!": int}
+_GPU = {
+    "name!": str,
+    "attributes!": {"uuid!": {"string!": str}, "productName!": {"string!": str}},
+    "capacity!": {"memory!": {"value!": parse_quantity}},
+    "taints": [{"key!": str}],
+}
+_OURS = {"spec!": {"nodeName!": str, "pool!": _POOL, "devices": [_GPU]}}
+_RESULT = {
+    "driver!": str,
+    "pool!": str,
+    "device!": str,
+    "shareID": str,
+    "adminAccess": bool,
+    "consumedCapacity": {"cores": parse_quantity, "memory": parse_quantity},
+}
+_ONE = {"deviceClassName": str, "count": int}
+_CLAIM = {
+    "metadata!": {"namespace!": str, "name!": str},
+    "spec": {"devices": {"requests": [{"exactly": _ONE, "firstAvailable": [_ONE]}]}},
+    "status": {
+        "allocation": {"devices": {"results": [_RESULT]}},
+        "reservedFor": [{"resource!": str, "name!": str}],
+    },
+}
+_NAMED = {"name!": str, "resourceClaimName": str}
+_CONTAINER = {"name!": str, "restartPolicy": str, "resources": {"claims": [{"name!": str}]}}
+_POD = {
+    "spec": {"resourceClaims": [_NAMED], "containers": [_CONTAINER], "initContainers": [_CONTAINER]},
+    "status": {
+        "resourceClaimStatuses": [_NAMED],
+        "extendedResourceClaimStatus": {"resourceClaimName": str, "requestMappings": [{"containerName!": str}]},
+    },
+}
+
+_Item = Mapping[str, Any]
+_Pods = Callable[[PodName], Optional[_Item]]
+
+
+class ClaimObjects(NamedTuple):
+    """Objects of a cluster, of all drivers."""
+
+    slices: Sequence[_Item]
+    claims: Sequence[_Item]
+
+
+@dataclass(frozen=True)
+class _Slice:
+    node: str
+    pool: str
+    generation: int
+    of: int
+    """How many slices the pool has."""
+    gpus: Mapping[str, GpuView]
+    """By device."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a claim has of one device."""
+
+    pool: str
+    device: str
+    tenant: Tenant
+    whole: bool
+    """Whether it has all of it; the tenant does not say then how much that is."""
+
+
+def served(nodes: Iterable[_Item]) -> bool:
+    """Return whether any of these nodes is served by our DRA driver, so that slices and claims are worth reading."""
+    return any(labels_of(node).get(MODE_LABEL) == DRA_MODE for node in nodes)
+
+
+class ClaimedGpus:
+    """The GPUs of all nodes of mode dra. Objects that cannot be read are among ``problems``, and cost themselves."""
+
+    def __init__(self, objects: ClaimObjects, pods: _Pods, used: Mapping[Place, int], problems: List[str]) -> None:
+        self._used = used
+        found = of_each("resourceslice", _slice, objects.slices, problems)
+        self._slices: Dict[str, List[_Slice]] = {}
+        for each in found:
+            if each is not None:
+                self._slices.setdefault(each.node, []).append(each)
+        given = of_each("resourceclaim", lambda item: _given(item, pods), objects.claims, problems)
+        self._given: Dict[Tuple[str, str], List[_Given]] = {}
+        for one in (one for several in given for one in several):
+            self._given.setdefault((one.pool, one.device), []).append(one)
+        asked = of_each("resourceclaim", _asked, objects.claims, [])
+        self._asked = {name: wants for name, wants in asked if wants}
+
+    def of_node(self, name: str) -> Tuple[Tuple[GpuView, ...], str]:
+        """Return a node's GPUs by index, and why these are not all it has, empty where they are."""
+        slices = self._slices.get(name, [])
+        if not slices:
+            return (), "its driver has published no GPUs; look at its pod kube-accel-dra in kube-system"
+        latest = max(each.generation for each in slices)
+        slices = [each for each in slices if each.generation == latest]
+        gpus = [self._with(each.pool, device, gpu) for each in slices for device, gpu in each.gpus.items()]
+        lacks = len(slices) < max(each.of for each in slices)
+        problem = "its driver is publishing its GPUs, of which some are not there yet" if lacks else ""
+        return tuple(sorted(gpus, key=lambda gpu: gpu.index)), problem
+
+    def wants(self, pod: _Item) -> Dict[str, str]:
+        """Return the devices that a pod asks for by claims, by class. Raises one of ``api_json.ODD``."""
+        found: Dict[str, int] = {}
+        for name in set(_claim_names(shaped(pod, _POD)).values()):
+            for kind, count in self._asked.get((pod["metadata"]["namespace"], name), {}).items():
+                found[kind] = found.get(kind, 0) + count
+        return {kind: str(count) for kind, count in sorted(found.items())}
+
+    def _with(self, pool: str, device: str, gpu: GpuView) -> GpuView:
+        tenants = []
+        for one in self._given.get((pool, device), []):
+            tenant = replace(one.tenant, cores=WHOLE, memory_bytes=gpu.memory_bytes) if one.whole else one.tenant
+            place = gpu.uuid, tenant.namespace, tenant.pod, tenant.container
+            tenants.append(replace(tenant, used_bytes=self._used.get(place)))
+        return replace(gpu, tenants=tuple(sorted(tenants, key=lambda t: (t.namespace, t.pod, t.container))))
+
+
+def _slice(item: _Item) -> Optional[_Slice]:
+    """Return a slice with GPUs of ours; None for another. Raises one of ``api_json.ODD``."""
+    if item["spec"]["driver"] != DRA_DRIVER:
+        return None
+    spec = shaped(item, _OURS)["spec"]
+    gpus = {device["name"]: _gpu(device) for device in spec.get("devices") or () if _DEVICE.match(device["name"])}
+    pool = spec["pool"]
+    return _Slice(spec["nodeName"], pool["name"], pool["generation"], pool["resourceSliceCount"], gpus)
+
+
+def _gpu(device: _Item) -> GpuView:
+    attributes, name = device["attributes"], _DEVICE.match(device["name"])
+    sick = any(taint["key"] == DRA_TAINT for taint in device.get("taints") or ())
+    return GpuView(
+        attributes["uuid"]["string"],
+        int(name.group(1)) if name else 0,
+        attributes["productName"]["string"],
+        parse_quantity(device["capacity"]["memory"]["value"]),
+        "unhealthy" if sick else "healthy",
+        _SICK if sick else "",
+        (),
+    )
+
+
+def _given(item: _Item, pods: _Pods) -> List[_Given]:
+    """Return what a claim has of devices of ours. Raises one of ``api_json.ODD``."""
+    allocation = (shaped(item, _CLAIM).get("status") or {}).get("allocation") or {}
+    results = [each for each in (allocation.get("devices") or {}).get("results") or () if each["driver"] == DRA_DRIVER]
+    if not results:
+        return []
+    tenant = _tenant(item, pods)
+    return [_result(each, tenant) for each in results if not each.get("adminAccess")]
+
+
+def _result(result: _Item, tenant: Tenant) -> _Given:
+    consumed = result.get("consumedCapacity") or {}
+    pool, device = result["pool"], result["device"]
+    if not result.get("shareID") or not {"cores", "memory"} <= set(consumed):
+        return _Given(pool, device, tenant, True)
+    cores, memory = (parse_quantity(consumed[name]) for name in ("cores", "memory"))
+    return _Given(pool, device, replace(tenant, cores=min(WHOLE, cores), memory_bytes=memory), False)
+
+
+def _tenant(item: _Item, pods: _Pods) -> Tenant:
+    namespace, name = (item["metadata"][key] for key in ("namespace", "name"))
+    users = [each["name"] for each in item["status"].get("reservedFor") or () if each["resource"] == "pods"]
+    having: Set[Tuple[str, str]] = set()
+    for user in users:
+        pod = pods((namespace, user))
+        having.update((user, container) for container in _containers(pod, name) or [""])
+    pod_names = {pod for pod, _container in having}
+    pod_name = next(iter(pod_names)) if len(pod_names) == 1 else f"{CLAIM}{name}"
+    container = next(iter(having))[1] if len(having) == 1 else ""
+    return Tenant(namespace, pod_name, container, WHOLE, 0, why=f"by ResourceClaim {name}")
+
+
+def _containers(pod: Optional[_Item], claim: str) -> List[str]:
+    """Return the containers of a pod that have a claim, and go on running; none of a pod that cannot be read."""
+    try:
+        pod = shaped(pod, _POD)
+    except ODD:
+        return []
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    known_as = {name for name, found in _claim_names(pod).items() if found == claim}
+    found = [
+        container["name"]
+        for container in _staying(spec)
+        if any(each["name"] in known_as for each in (container.get("resources") or {}).get("claims") or ())
+    ]
+    extended = status.get("extendedResourceClaimStatus") or {}
+    if extended.get("resourceClaimName") == claim:
+        found += [each["containerName"] for each in extended.get("requestMappings") or ()]
+    return sorted(set(found))
+
+
+def _staying(spec: _Item) -> Iterator[_Item]:
+    yield from (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
+    yield from spec.get("containers") or ()
+
+
+def _claim_names(pod: _Item) -> Dict[str, str]:
+    """Return the names of a pod's claims, by what the pod calls them."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
+    names = {each["name"]: each.get("resourceClaimName") or made.get(each["name"]) for each in _claims(spec)}
+    return {name: found for name, found in names.items() if found is not None}
+
+
+def _claims(spec: _Item) -> Sequence[_Item]:
+    found: Sequence[_Item] = spec.get("resourceClaims") or ()
+    return found
+
+
+def _asked(item: _Item) -> Tuple[PodName, Dict[str, int]]:
+    """Return how many devices of our classes a claim asks for. Raises one of ``api_json.ODD``."""
+    metadata = shaped(item, _CLAIM)["metadata"]
+    found: Dict[str, int] = {}
+    for request in ((item.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        asked = request.get("exactly") or next(iter(request.get("firstAvailable") or ()), None) or {}
+        kind, count = asked.get("deviceClassName"), asked.get("count")
+        if kind in _CLASSES:
+            found[kind] = found.get(kind, 0) + (1 if count is None else count)
+    return (metadata["namespace"], metadata["name"]), found
