@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
@@ -17,10 +17,19 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.evidence import Evidence
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_metrics, plugin_pods
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import (
+    ODD,
     ApiJsonError,
     fit,
     read_object,
     shaped,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import (
+    API_VERSION,
+    KINDS,
+    ClaimedGpus,
+    ClaimObjects,
+    Request,
+    served,
 )
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 
@@ -90,6 +99,7 @@ class Collector:
             nodes = [] if found is None else [found]
         else:
             nodes = [entry for entry in self.all("Node") or [] if has_gpus(entry)]
+        claimed = self.claim_objects(nodes)
         ours = self.daemons()
         pages = self._pages(ours or [], [entry["metadata"]["name"] for entry in nodes])
         return Evidence(
@@ -99,13 +109,35 @@ class Collector:
                     entry,
                     self.events("default", entry["metadata"]["name"], "Node"),
                     pages.get(entry["metadata"]["name"]),
+                    claimed,
                 )
                 for entry in nodes
             ),
             everywhere=not name,
             daemons=None if ours is None else gpu_evidence.daemons_of(ours, self._words(ours, name)),
             quotas=gpu_evidence.quotas_of(self.all("ResourceQuota", namespace=pod[0]) or []) if pod is not None else (),
+            requests=self._requests(item, claimed),
+            classes=self._classes() if claimed is not None else None,
         )
+
+    def claim_objects(self, nodes: Iterable[Object]) -> Optional[ClaimObjects]:
+        """Return slices and claims where a node gives GPUs by claims; None where none does, or they are not read."""
+        if not served(nodes):
+            return None
+        slices, claims = (self.all(kind, API_VERSION) for kind in KINDS)
+        return None if slices is None or claims is None else ClaimObjects(slices, claims)
+
+    def _requests(self, pod: Optional[Object], claimed: Optional[ClaimObjects]) -> Tuple[Request, ...]:
+        if pod is None or claimed is None:
+            return ()
+        try:
+            return tuple(ClaimedGpus(claimed, lambda name: None, {}, []).requests(pod))
+        except ODD:
+            return ()
+
+    def _classes(self) -> Optional[FrozenSet[str]]:
+        found = self.all("DeviceClass", API_VERSION)
+        return None if found is None else frozenset(item["metadata"]["name"] for item in found)
 
     def one(self, kind: str, name: str, namespace: Optional[str] = None) -> Optional[Object]:
         """Return an object; None where it is not there, or cannot be read."""

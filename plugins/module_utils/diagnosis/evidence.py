@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_metrics
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.asked import asked
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import ClaimObjects, Request
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NodeView
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import RESOURCE
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_metrics import Sample
@@ -169,6 +170,10 @@ class Evidence:
     """None where they could not be listed."""
     quotas: Tuple[Quota, ...] = ()
     """The quotas of the pod's namespace."""
+    requests: Tuple[Request, ...] = ()
+    """What the pod asks for by claims."""
+    classes: Optional[FrozenSet[str]] = None
+    """Names of the device classes there are; None where they were not read."""
 
     def node(self, name: str) -> Optional[Node]:
         """Return the node of this name, where it was looked at."""
@@ -216,8 +221,10 @@ def absent_pod(namespace: str, name: str, events: object = ()) -> Pod:
     return Pod(namespace, name, "", "", "", "", "", None, {}, (), (), events_of(events), exists=False)
 
 
-def node_of(item: object, events: object = (), page: Optional[str] = None) -> Node:
-    """Return a node by its object; ``page`` is its plugin's ``/metrics``."""
+def node_of(
+    item: object, events: object = (), page: Optional[str] = None, claimed: Optional[ClaimObjects] = None
+) -> Node:
+    """Return a node by its object; ``page`` is its plugin's ``/metrics``, ``claimed`` what is given by claims."""
     metadata, spec, status = _parts(item)
     name, labels = _text(metadata.get("name")), _texts(metadata.get("labels"))
     conditions = {_text(entry.get("type")): entry for entry in _maps(status.get("conditions"))}
@@ -232,7 +239,7 @@ def node_of(item: object, events: object = (), page: Optional[str] = None) -> No
         "status": {"addresses": addresses},
     }
     healthy = conditions.get("GpusHealthy") or {}
-    views = gpu_view.view([clean], None).nodes
+    views = gpu_view.view([clean], None, objects=claimed).nodes
     return Node(
         name=name,
         labels=labels,
@@ -260,7 +267,7 @@ def daemons_of(items: object, logs: Optional[Mapping[str, str]] = None) -> Tuple
                 command[1]
                 for entry in _maps(spec.get("containers"))
                 for command in [[_text(word) for word in _list(entry.get("command"))[:2]]]
-                if command[:1] == ["kube-accel"] and command[1:] in (["plugin"], ["extender"])
+                if command[:1] == ["kube-accel"] and command[1:] in (["plugin"], ["dra"], ["extender"])
             ),
             "",
         )
@@ -269,7 +276,7 @@ def daemons_of(items: object, logs: Optional[Mapping[str, str]] = None) -> Tuple
             ready = conditions.get("Ready") == "True"
             name = f"{_text(metadata.get('namespace'))}/{_text(metadata.get('name'))}"
             told = () if ready else (_trouble(status), *_complaint((logs or {}).get(name, "")))
-            found.append(Daemon(kind, name, _text(spec.get("nodeName")), ready, told))
+            found.append(Daemon("plugin" if kind == "dra" else kind, name, _text(spec.get("nodeName")), ready, told))
     return tuple(sorted(found, key=lambda daemon: (daemon.kind, daemon.node, daemon.name)))
 
 

@@ -19,6 +19,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptom
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NodeView
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import DEVICE, XIDS, described
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory_annotation import GpuView
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import DRA_MODE
 
 _NODE_EVENTS = (
     "ConfigurationRefused",
@@ -74,9 +75,10 @@ def _plugin(evidence: Evidence, node: Node, view: NodeView) -> Iterator[Finding]
     sure = CERTAIN if evidence.pod is None else LIKELY
     mine = [daemon for daemon in evidence.daemons or () if daemon.kind == "plugin" and daemon.node == node.name]
     if evidence.daemons is not None and not mine:
+        command = "dra" if view.mode == DRA_MODE else "plugin"
         said = Said(
             "labels and pods of the node",
-            f"it should serve mode {view.mode}, and no pod of it runs kube-accel plugin",
+            f"it should serve mode {view.mode}, and no pod of it runs kube-accel {command}",
         )
         remedy = "Run site.yml --tags gpu_plugins. If the node has a taint, check the DaemonSet's tolerations."
         yield Finding("plugin_down", subject, "no plugin runs on it", (said,), remedy, sure)
@@ -94,7 +96,8 @@ def _plugin(evidence: Evidence, node: Node, view: NodeView) -> Iterator[Finding]
         and sample.value == 0
         and not node.offers.get(sample.labels.get("resource", ""))
     ]
-    if mine and not any(node.offers.values()) and any(gpu.health == "healthy" for gpu in view.gpus):
+    by_claims = view.mode == DRA_MODE
+    if mine and not by_claims and not any(node.offers.values()) and any(gpu.health == "healthy" for gpu in view.gpus):
         offers = ", ".join(f"{name}: {count}" for name, count in sorted(node.offers.items()))
         facts.append(Said("status.allocatable", offers or "no GPU resources"))
     if facts:
@@ -103,7 +106,7 @@ def _plugin(evidence: Evidence, node: Node, view: NodeView) -> Iterator[Finding]
     if view.problem and mine:
         what = "the inventory of its plugin is incomplete or unreadable"
         remedy = "Look at the plugin's log. The versions of plugin and controller must be neighbors."
-        said = Said("annotation of the node", view.problem)
+        said = Said("ResourceSlices of the node" if by_claims else "annotation of the node", view.problem)
         yield Finding("plugin_silent", subject, what, (said,), remedy, LIKELY)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import claim_rules as of_claims
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import pod_symptoms as symptoms
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.admission_symptoms import AT_ADMISSION, REFUSED
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.evidence import Container, Event, Evidence, Pod
@@ -28,6 +29,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.waiting
     QUOTA_REMEDY,
     WAITING,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import DRA_MODE, WHOLE_MODE
 
 _LONGEST = 8192
 """Characters of a message that are looked at."""
@@ -289,7 +291,7 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
     if pod is None or pod.unscheduled is None or pod.phase not in ("", "Pending"):
         return
     subject = f"pod {pod.full_name}"
-    mismatched = list(_modes(evidence, pod))
+    mismatched = [*_modes(evidence, pod), *of_claims.waiting(evidence)]
     yield from mismatched
     gates = [Said("spec", f"scheduling gates: {', '.join(pod.gates)}"[:_LONGEST])] if pod.gates else []
     if not pod.unscheduled and not gates:
@@ -306,7 +308,7 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
         for symptom in WAITING
         for said in [entry for entry in sources if symptom.pattern.search(entry.text)][:1]
         # What no node serves there is not enough of either.
-        if not (mismatched and symptom.rule == "no_room")
+        if symptom.rule != "no_room" or all(finding.rule == "no_room" for finding in mismatched)
     ]
     yield from known
     if not known and not mismatched:
@@ -327,6 +329,9 @@ def _modes(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
     for node in evidence.nodes:
         if node.view is not None and node.view.mode:
             served.setdefault(node.view.mode, []).append(node.name)
+    if DRA_MODE in served:
+        # Its device class may serve the resource too.
+        modes = modes - {WHOLE_MODE}
     there = "; ".join(f"{kind}: {', '.join(names[:8])}" for kind, names in sorted(served.items())) or "none"
     said = (asks, Said("modes of the nodes", there))
     for mode in modes - set(served) if evidence.everywhere else ():

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import (
@@ -26,11 +27,15 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.support
     shown,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_pods
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import API_VERSION, ClaimObjects
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import DRA_DRIVER, DRA_SHARE_CLASS
 
 _OURS = "app.kubernetes.io/managed-by=accel.kubernetes"
 _KINDS = (("DaemonSet", "apps/v1"), ("Deployment", "apps/v1"), ("ConfigMap", "v1"))
 _BY_NAME = ("kube-accel-quota-overrides",)
 """ConfigMaps that administrators write for us."""
+_CLAIMED = (DRA_DRIVER, DRA_SHARE_CLASS)
+"""Names by which slices, claims, and device classes are ours."""
 _LOG_LINES, _LOG_BYTES = 5000, 512 << 10
 _ALL_LOGS = 64 << 20
 """Bytes of logs in a bundle."""
@@ -54,7 +59,8 @@ def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ans
     )
     bundle.add_json("diagnosis.json", redaction.document(told))
     bundle.add_text("diagnosis.txt", "\n".join(gpu_diagnosis.lines(redaction.document(told))) + "\n")
-    seen = gpu_view.view(nodes, collector.all("Pod"), namespace=collector.namespace)
+    claimed = collector.claim_objects(nodes)
+    seen = gpu_view.view(nodes, collector.all("Pod"), namespace=collector.namespace, objects=claimed)
     if name:
         seen = gpu_view.of_node(seen, name)
     mine = [item for item in daemons if not name or not _is_plugin(item) or _node(item) == name]
@@ -64,6 +70,10 @@ def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ans
     kept = [item for item in nodes if _name(item) == name or (not name and has_gpus(item))]
     for item in kept:
         bundle.add_json(f"nodes/{file_name(_name(item))}.json", shown(item, redaction))
+    for kind, items in _claims(collector, claimed).items():
+        for item in items:
+            name_of = file_name(kind, _namespace(item), _name(item))
+            bundle.add_json(f"claims/{name_of}.json", shown({**item, "kind": kind}, redaction))
     for item in workloads:
         bundle.add_json(
             f"objects/{file_name(item['kind'], _namespace(item), _name(item))}.json", shown(item, redaction)
@@ -75,6 +85,18 @@ def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ans
     _pages(collector, bundle, redaction, mine)
     bundle.problems = [redaction.text(problem) for problem in dict.fromkeys([*collector.problems, *bundle.problems])]
     return bundle
+
+
+def _claims(collector: Collector, claimed: Optional[ClaimObjects]) -> Dict[str, List[Object]]:
+    """Return slices, claims, and device classes of our driver, by kind."""
+    if claimed is None:
+        return {}
+    classes = collector.all("DeviceClass", API_VERSION) or []
+    found = {"ResourceSlice": claimed.slices, "ResourceClaim": claimed.claims, "DeviceClass": classes}
+    return {
+        kind: [dict(item) for item in items if any(ours in json.dumps(item, default=str) for ours in _CLAIMED)]
+        for kind, items in found.items()
+    }
 
 
 def _workloads(collector: Collector) -> List[Object]:

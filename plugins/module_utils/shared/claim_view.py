@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .api_json import ODD, of_each, shaped
+from .api_json import ANY, ODD, of_each, shaped
 from .inventory_annotation import WHOLE, GpuView, Tenant
 from .modes import DRA_DRIVER, DRA_MODE, DRA_SHARE_CLASS, DRA_TAINT, MODE_LABEL
 from .plugin_metrics import Place
@@ -44,10 +44,10 @@ _RESULT = {
     "adminAccess": bool,
     "consumedCapacity": {"cores": parse_quantity, "memory": parse_quantity},
 }
-_ONE = {"deviceClassName": str, "count": int}
+_ONE = {"deviceClassName": str, "count": int, "capacity": {"requests": {ANY: parse_quantity}}}
 _CLAIM = {
     "metadata!": {"namespace!": str, "name!": str},
-    "spec": {"devices": {"requests": [{"exactly": _ONE, "firstAvailable": [_ONE]}]}},
+    "spec": {"devices": {"requests": [{"name!": str, "exactly": _ONE, "firstAvailable": [_ONE]}]}},
     "status": {
         "allocation": {"devices": {"results": [_RESULT]}},
         "reservedFor": [{"resource!": str, "name!": str}],
@@ -72,6 +72,20 @@ class ClaimObjects(NamedTuple):
 
     slices: Sequence[_Item]
     claims: Sequence[_Item]
+
+
+class Request(NamedTuple):
+    """A request of a claim for devices of ours."""
+
+    claim: str
+    name: str
+    kind: str
+    """Name of the device class."""
+    number: int
+    """Devices, all on one node."""
+    cores: Optional[int]
+    """Percent of a GPU; None for all."""
+    memory_bytes: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -115,8 +129,7 @@ class ClaimedGpus:
         self._given: Dict[Tuple[str, str], List[_Given]] = {}
         for one in (one for several in given for one in several):
             self._given.setdefault((one.pool, one.device), []).append(one)
-        asked = of_each("resourceclaim", _asked, objects.claims, [])
-        self._asked = {name: wants for name, wants in asked if wants}
+        self._requests = dict(of_each("resourceclaim", _requests, objects.claims, []))
 
     def of_node(self, name: str) -> Tuple[Tuple[GpuView, ...], str]:
         """Return a node's GPUs by index, and why these are not all it has, empty where they are."""
@@ -130,12 +143,17 @@ class ClaimedGpus:
         problem = "its driver is publishing its GPUs, of which some are not there yet" if lacks else ""
         return tuple(sorted(gpus, key=lambda gpu: gpu.index)), problem
 
+    def requests(self, pod: _Item) -> List[Request]:
+        """Return what a pod asks our device classes for by claims. Raises one of ``api_json.ODD``."""
+        namespace = pod["metadata"]["namespace"]
+        names = sorted(set(_claim_names(shaped(pod, _POD)).values()))
+        return [request for name in names for request in self._requests.get((namespace, name), ())]
+
     def wants(self, pod: _Item) -> Dict[str, str]:
-        """Return the devices that a pod asks for by claims, by class. Raises one of ``api_json.ODD``."""
+        """Return the number of devices that a pod asks for by claims, by class. Raises one of ``api_json.ODD``."""
         found: Dict[str, int] = {}
-        for name in set(_claim_names(shaped(pod, _POD)).values()):
-            for kind, count in self._asked.get((pod["metadata"]["namespace"], name), {}).items():
-                found[kind] = found.get(kind, 0) + count
+        for request in self.requests(pod):
+            found[request.kind] = found.get(request.kind, 0) + request.number
         return {kind: str(count) for kind, count in sorted(found.items())}
 
     def _with(self, pool: str, device: str, gpu: GpuView) -> GpuView:
@@ -240,13 +258,16 @@ def _claims(spec: _Item) -> Sequence[_Item]:
     return found
 
 
-def _asked(item: _Item) -> Tuple[PodName, Dict[str, int]]:
-    """Return how many devices of our classes a claim asks for. Raises one of ``api_json.ODD``."""
+def _requests(item: _Item) -> Tuple[PodName, List[Request]]:
+    """Return what a claim asks our classes for, the first alternative of each. Raises one of ``api_json.ODD``."""
     metadata = shaped(item, _CLAIM)["metadata"]
-    found: Dict[str, int] = {}
+    found = []
     for request in ((item.get("spec") or {}).get("devices") or {}).get("requests") or ():
         asked = request.get("exactly") or next(iter(request.get("firstAvailable") or ()), None) or {}
-        kind, count = asked.get("deviceClassName"), asked.get("count")
-        if kind in _CLASSES:
-            found[kind] = found.get(kind, 0) + (1 if count is None else count)
+        if asked.get("deviceClassName") in _CLASSES:
+            amounts = (asked.get("capacity") or {}).get("requests") or {}
+            cores, memory = (parse_quantity(amounts[name]) if name in amounts else None for name in ("cores", "memory"))
+            count = asked.get("count")
+            kind, number = asked["deviceClassName"], 1 if count is None else count
+            found.append(Request(metadata["name"], request["name"], kind, number, cores, memory))
     return (metadata["namespace"], metadata["name"]), found
