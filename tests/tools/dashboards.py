@@ -120,7 +120,9 @@ def alive(label: str, selector: str) -> tuple[str, str]:
 
 NODE = variable("node", "Node", "label_values(accel_gpu_info, node)")
 GPU = variable("gpu", "GPU", 'label_values(accel_gpu_info{node=~"$node"}, index)')
-TYPE = choice("type", "GPU type", {"pGPU": "pgpu", "GPU-Manager(vGPU)": "vgpu", "MPS": "mps", "cGPU": "cgpu"})
+TYPE = choice(
+    "type", "GPU type", {"pGPU": "pgpu", "GPU-Manager(vGPU)": "vgpu", "MPS": "mps", "cGPU": "cgpu", "DRA": "dra"}
+)
 NAMESPACE = variable("namespace", "Namespace", *alive("namespace", 'mode=~"$type"'))
 POD = variable("pod", "Pod", *alive("pod", 'mode=~"$type", namespace=~"$namespace"'))
 

@@ -22,7 +22,7 @@ class Needs(Enum):
     PLUGINS = "Needs the plugins' metrics (gpu_plugins_metrics_enabled)."
     PODS = "Needs pods with GPUs whose use is known: not time-slices, nor MIG's time without counters."
     ALONE = "Needs pods that have a GPU for themselves, and whose use is known."
-    LIMITS = "Needs pods whose limits the interposer enforces (modes vgpu and cgpu)."
+    LIMITS = "Needs pods whose limits the interposer enforces (modes vgpu, cgpu, and dra)."
     CGPU = "Needs nodes in mode cgpu."
     COUNTERS = "Needs counters: gpu_plugins_metrics_profiling from Hopper on, dcgm_exporter_enabled before."
     MIG = "Needs GPUs in MIG mode."

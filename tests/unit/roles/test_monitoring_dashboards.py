@@ -274,7 +274,7 @@ SOURCES = {
     r"DCGM_": "dcgm_exporter_enabled",
     r"_(pipe|sm|engine)_active_ratio|_dram_": "gpu_plugins_metrics_profiling",
     r"accel_gpu_xid": "no error was reported",
-    r"alloc_failures": "modes vgpu and cgpu",
+    r"alloc_failures": "modes vgpu, cgpu, and dra",
     r'mode="cgpu"': "mode cgpu",
 }
 """What a panel says that asks for what is not there on every cluster."""
