@@ -128,9 +128,9 @@ SECTIONS = ["Impact", "Check", "Fix", "Confirm", "If that does not help"]
 
 
 def made_of(expression: str) -> set[str]:
-    """The words of an expression, and of the recording rules that it names."""
-    recorded_as = "".join(RECORDS[name]["expr"] for name in re.findall(r"\w+:\w+:\w+", expression))
-    return set(re.findall(r"\w+", expression + recorded_as))
+    """The words of an expression, and of the recording rules that it names, and these."""
+    found = set(re.findall(r"\w+", expression))
+    return found.union(*(made_of(RECORDS[name]["expr"]) for name in re.findall(r"\w+:\w+:\w+", expression)))
 
 
 @pytest.mark.parametrize("alert", ALERTS)
