@@ -42,6 +42,12 @@ rules:
   - {apiGroups: [""], resources: [events], verbs: [create]}
   - {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [list, watch, create, update, delete]}
   - {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
+  - {apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [patch]}
+  - apiGroups: [resource.k8s.io]
+    resources: [resourceclaims/driver]
+    resourceNames: [gpu.kube-accel.io]
+    verbs: ["associated-node:patch"]
+  - {apiGroups: [""], resources: [pods], verbs: [get]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -69,6 +75,8 @@ class DraNode:
             f"--listen=127.0.0.1:{port}",
             f"--kubelet-plugins-dir={KUBELET_ROOT}/plugins",
             f"--kubelet-registry-dir={KUBELET_ROOT}/plugins_registry",
+            f"--pod-resources-socket={KUBELET_ROOT}/pod-resources/kubelet.sock",
+            "--metrics-interval=1",
             f"--state-dir={state}",
             f"--service-account-dir={self._account}",
             f"--cdi-dir={CDI}",
@@ -92,6 +100,14 @@ class DraNode:
                 return ""
         except urllib.error.HTTPError as error:
             return error.read().decode()
+        except OSError:
+            return ""
+
+    def metrics(self, port: int = 9445) -> str:
+        """The driver's page; empty while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as answer:
+                return str(answer.read().decode())
         except OSError:
             return ""
 

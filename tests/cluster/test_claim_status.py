@@ -17,7 +17,7 @@ from kube_accel.dra.portions import Portion
 from kube_accel.dra.slices import DRIVER
 from kube_accel.dra.status import StatusWriter, devices, says_so
 from kube_accel.kube.api import ApiRefusedError
-from kube_accel.kube.client import KubeClient
+from kube_accel.kube.client import Credentials, KubeClient
 from unit.kube_accel.plugin.fakes import inventory, uuid
 from unit.roles.conftest import rendered
 
@@ -92,6 +92,18 @@ def test_status_of_a_claim_says_what_it_got(cluster: Cluster) -> None:
     assert device["data"] == {"uuid": uuid(0), "cores": 30, "memory": "8Gi"}
     assert [(each["type"], each["status"]) for each in device["conditions"]] == [("Ready", "True")]
     assert says_so(found, devices(prepared("own"), f"{NODE}/kube-accel", inventory(2).gpus, "later"))
+
+
+def test_token_bound_to_the_node_itself_will_do(cluster: Cluster) -> None:
+    uid = claim(cluster, "bound", NODE)
+    about = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": cluster.node(NODE)["metadata"]["uid"]}
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": about}}
+    made = cluster.admin.post(f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/kube-accel-dra/token", asked)
+    client = KubeClient(cluster.admin.url, Credentials(cluster.plane.ca, token=str(made["status"]["token"])))
+    writer = StatusWriter(client, f"{NODE}/kube-accel", lambda: inventory(2).gpus)
+    writer.see(uid, prepared("bound"), {})
+    assert writer.write()
+    assert cluster.admin.get(f"{CLAIMS}/bound")["status"]["devices"]
 
 
 def test_claim_that_was_made_again_is_left(cluster: Cluster) -> None:

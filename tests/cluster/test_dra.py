@@ -7,6 +7,8 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +18,10 @@ import pytest
 import yaml
 
 from cluster import images
+from cluster.control_plane import BINARIES
 from cluster.dra import (
     CDI,
+    CLAIMS,
     DRIVER,
     MEMORY,
     RIGHTS,
@@ -28,7 +32,7 @@ from cluster.dra import (
     of_the_role,
 )
 from cluster.node import STATE, GpuNode, pod
-from cluster.rig import KUBELET_ROOT, PODS, Rig, kubernetes
+from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, kubernetes
 from cluster.runtime import needs_cdi
 from sim.cluster.client import until
 
@@ -53,8 +57,10 @@ def node(rig: Rig, h100: GpuNode) -> DraNode:
     rig.kubectl("apply", f"--filename={objects}")
     account = rig.plane.root / "kube-accel-dra"
     account.mkdir()
+    # Of the node, as a pod's is: the API server lets it write into the status of the node's claims.
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={NODE}") if kubernetes() >= (1, 33) else ()
     (account / "token").write_text(
-        rig.kubectl("create", "token", "kube-accel-dra", "--namespace=kube-system", "--duration=2h")
+        rig.kubectl("create", "token", "kube-accel-dra", "--namespace=kube-system", "--duration=2h", *bound)
     )
     shutil.copy(rig.plane.ca, account / "ca.crt")
     STATE.mkdir(exist_ok=True)
@@ -257,6 +263,32 @@ def test_share_is_refused_the_next_mebibyte(rig: Rig, sharing: DraNode) -> None:
     rig.wait_running("more")
     assert sharing.seen("more") == ["nvidia0"]
     assert len(list((STATE / "containers").glob("[0-9a-f]*"))) == 0
+
+
+def test_claim_is_told_of_where_people_look(rig: Rig, sharing: DraNode) -> None:
+    sharing.share("told", 30, "8Gi")
+    rig.api.create(PODS, cuda_pod("told", "told"))
+    rig.wait_running("told")
+    rig.kubectl("label", "node", NODE, "nvidia-device-enable=dra", "--overwrite")
+
+    def told_by_metrics() -> bool:
+        lines = [line for line in sharing.metrics().splitlines() if 'pod="told"' in line and 'mode="dra"' in line]
+        return any(line.startswith("accel_container_gpu_allocated_gpus") and line.endswith(" 0.3") for line in lines)
+
+    until(told_by_metrics, "metrics to tell of the pod by its name")
+
+    def status() -> list[dict[str, Any]]:
+        return list(rig.api.get(f"{CLAIMS}/told")["status"].get("devices", ()))
+
+    until(status, "the status of the claim to say what it got")
+    data = status()[0]["data"]
+    assert (data["cores"], data["memory"]) == (30, "8Gi")
+    config = f"--kubeconfig={rig.plane.root}/admin.conf"
+    command = [str(Path(sys.executable).with_name("kube-accel")), "inspect", "--output=json", config]
+    seen = subprocess.run([*command, f"--kubectl={BINARIES}/kubectl"], capture_output=True, text=True, check=False)
+    rig.kubectl("label", "node", NODE, "nvidia-device-enable-")
+    tenants = [each for gpu in json.loads(seen.stdout)["nodes"][0]["gpus"] for each in gpu["containers"]]
+    assert [(each["pod"], each["cores"], each["memory_bytes"]) for each in tenants] == [("told", 30, 8 << 30)]
 
 
 def test_class_has_whole_gpus_or_shares(rig: Rig, sharing: DraNode, tmp_path: Path) -> None:
