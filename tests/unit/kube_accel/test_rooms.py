@@ -24,7 +24,7 @@ FLOORS = (
     {"rpc"},
     {"http2"},
     {"inspect", "model"},
-    {"records", "shared"},
+    {"shared"},
 )
 
 

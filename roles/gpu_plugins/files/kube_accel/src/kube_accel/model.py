@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-
-from kube_accel.records import dataclass, field
 
 
 class Mode(StrEnum):

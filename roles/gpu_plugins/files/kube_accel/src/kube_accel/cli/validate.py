@@ -7,6 +7,7 @@ import argparse
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from kube_accel.nvml.monitor import GpuMonitor
 from kube_accel.nvml.options import MonitorOptions
 from kube_accel.nvml.translate import MAKE_NODES
 from kube_accel.plugin.admin import AdminError, call
-from kube_accel.records import dataclass, replace
 from kube_accel.shared.printable import line
 from kube_accel.sharing.profile import PROFILES
 from kube_accel.sharing.whole import NEEDED_NODES

@@ -8,9 +8,9 @@ import ctypes
 import json
 import os
 from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
 
 from kube_accel.cli.validate import Check, Status, check_nvml, look
-from kube_accel.records import asdict, dataclass
 
 _LIBRARY = "libcuda.so.1"
 _TRIAL_BYTES = 16 << 20

@@ -11,11 +11,11 @@ import ctypes
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 from kube_accel.cli.benchmark import Worker
 from kube_accel.cli.validate import Check, Status, check_nvml, look
 from kube_accel.cli.validate_pod import OUT_OF_MEMORY, CudaError, check_shown
-from kube_accel.records import asdict, dataclass
 from kube_accel.shared.columns import columns
 
 _LEAST_BYTES = 64 << 10

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from kube_accel.dra.slices import DRIVER, Device, pool
-from kube_accel.records import dataclass
 
 Slice = Mapping[str, Any]
 """A ResourceSlice as the API server has it."""

@@ -13,12 +13,12 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from kube_accel.dra.portions import Portion
 from kube_accel.files import write_whole
-from kube_accel.records import dataclass, field
 from kube_accel.shared.api_json import ANY, ApiJsonError, fit, read_object
 
 _log = logging.getLogger(__name__)

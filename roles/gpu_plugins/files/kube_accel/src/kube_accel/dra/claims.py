@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_accel.dra.portions import Portion
 from kube_accel.dra.slices import DRIVER, TAINT
-from kube_accel.records import dataclass
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
 from kube_accel.shared.modes import CORES, DRA_SHARE_CLASS
 from kube_accel.shared.printable import line

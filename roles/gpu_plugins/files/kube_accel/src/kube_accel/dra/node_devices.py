@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from kube_accel.dra.slices import Device, devices, gpus_by_device
 from kube_accel.model import Gpu, GpuHealth, Health, Snapshot
 from kube_accel.nvml.machine import pcie_roots
 from kube_accel.plugin.kubelet.devices import healthy_gpus
-from kube_accel.records import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.plugin.configuration.options import NodeError, check_state
 from kube_accel.plugin.node.cdi_writer import CdiOptions
-from kube_accel.records import dataclass
 from kube_accel.sharing.capabilities import Capability
 from kube_accel.sharing.delivery import Delivery
 

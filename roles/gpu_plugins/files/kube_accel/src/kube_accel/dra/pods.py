@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,7 +15,6 @@ from kube_accel.kube.cgroups import Place
 from kube_accel.kube.client import KubeClient
 from kube_accel.metrics.tenancy import Container
 from kube_accel.plugin.allocation.pods import names_by_id, paddle
-from kube_accel.records import dataclass, field
 from kube_accel.shared.api_json import ODD
 from kube_accel.shared.printable import line
 

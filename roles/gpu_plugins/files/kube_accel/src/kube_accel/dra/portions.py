@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from kube_accel.records import dataclass
 from kube_accel.shared.modes import CORES
 
 Owner = TypeVar("Owner")

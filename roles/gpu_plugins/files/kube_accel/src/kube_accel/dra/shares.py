@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -19,7 +20,6 @@ from kube_accel.enforce.interposer import Interposer
 from kube_accel.enforce.policy import Account, Limit, Policy, Use, share_limit
 from kube_accel.model import Inventory
 from kube_accel.plugin.tenancy.running import denied
-from kube_accel.records import replace
 
 _log = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kube_accel.dra.service import DriverService, RegistrationService
 from kube_accel.dra.slices import DRIVER
 from kube_accel.kube import dra
-from kube_accel.records import dataclass
 from kube_accel.rpc.server import Server
 
 _log = logging.getLogger(__name__)

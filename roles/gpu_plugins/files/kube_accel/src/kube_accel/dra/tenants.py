@@ -8,6 +8,7 @@ that has it. If several of a pod have it, by the pod; if several pods have it or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.kube.podresources import PodClaim
@@ -15,7 +16,6 @@ from kube_accel.metrics.charge import memory_of
 from kube_accel.metrics.tenancy import Container, Holding
 from kube_accel.model import Gpu, Share
 from kube_accel.plugin.kubelet.holdings import Holder
-from kube_accel.records import dataclass
 from kube_accel.shared.claim_view import CLAIM
 from kube_accel.shared.modes import CORES
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
 from kube_accel.enforce.policy import Limit
 from kube_accel.model import Enforcement, Gpu, Mode
-from kube_accel.records import dataclass, field
 from kube_accel.shared import label_names
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import Kind, grant

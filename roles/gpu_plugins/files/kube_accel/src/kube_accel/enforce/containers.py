@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from kube_accel.enforce import policy as layouts
@@ -31,7 +32,6 @@ from kube_accel.enforce.fd_cache import FdCache, most_open
 from kube_accel.enforce.policy import GENERATION_OFFSET, UNSEEN, Account, Policy, Use
 from kube_accel.enforce.spares import Spare, Spares
 from kube_accel.files import make_private, open_regular
-from kube_accel.records import replace
 
 _log = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from mmap import mmap
-
-from kube_accel.records import dataclass
 
 _LOAD, _DYNAMIC = 1, 2
 _END, _HASH, _STRINGS, _SYMBOLS, _GNU_HASH = 0, 4, 5, 6, 0x6FFFFEF5

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from kube_accel.enforce.shim import HOOK, Builds, ShimError
 from kube_accel.files import write_whole
 from kube_accel.graphics import graphics_nodes
 from kube_accel.model import Gpu, Inventory
-from kube_accel.records import dataclass
 from kube_accel.sharing.capabilities import LIMITED, Capability, node_wanted, selected
 from kube_accel.sharing.cdi import DriverFiles
 from kube_accel.sharing.delivery import Delivery, Grant

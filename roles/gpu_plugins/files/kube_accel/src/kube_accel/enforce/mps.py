@@ -15,13 +15,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kube_accel.enforce.backend import EnforceError
 from kube_accel.files import open_regular
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Snapshot
-from kube_accel.records import dataclass, field, replace
 from kube_accel.shared.offers import client_limit, mps_unfit
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import Kind

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from kube_accel.enforce.policy import Limit
-from kube_accel.records import dataclass, replace
 from kube_accel.shared.quantity import human_bytes, parse_quantity
 
 _KEYS = {"cores", "softCores", "memory"}

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
-
-from kube_accel.records import dataclass
 
 NEWEST: Final = 1
 """The layout that containers start with."""

@@ -12,12 +12,12 @@ import os
 import shutil
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.enforce import policy as layouts
 from kube_accel.enforce import selinux
 from kube_accel.files import make_private, open_regular, reserve
-from kube_accel.records import dataclass
 
 _PREFIX = ".spare-"
 KEPT = 16

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from kube_accel.extender.pods import Held, Pod, Uses, staying, uses_of
@@ -13,7 +14,6 @@ from kube_accel.model import ContainerKind, Gpu, GpuHealth, GpuUse, Mode, PodReq
 from kube_accel.placement.choose import WHOLE, GpuView, Refusal, place
 from kube_accel.placement.room import Room
 from kube_accel.placement.topology import Connectivity
-from kube_accel.records import dataclass
 from kube_accel.sharing.inventory_annotation import NodeInventory
 
 _DIVIDED = "handed out in parts"

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -22,7 +23,6 @@ from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
 from kube_accel.placement.why import why
-from kube_accel.records import dataclass, replace
 from kube_accel.shared.api_json import ODD, unreadable
 from kube_accel.sharing.assignment import pod_annotations
 

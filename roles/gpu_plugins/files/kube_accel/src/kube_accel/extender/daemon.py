@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +35,6 @@ from kube_accel.kube.watch import Watch, Watched
 from kube_accel.metrics.families import PENDING
 from kube_accel.model import PlacementPolicy
 from kube_accel.placement.quota import total
-from kube_accel.records import dataclass
 from kube_accel.shared.printable import line
 from kube_accel.shared.quota import EVERY_OTHER_NAMESPACE
 from kube_accel.shared.waiting_pods import REFUSED

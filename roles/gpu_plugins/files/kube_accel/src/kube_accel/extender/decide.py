@@ -7,6 +7,7 @@ import heapq
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kube_accel.extender.accounting import NodeView
@@ -18,7 +19,6 @@ from kube_accel.model import Assignment, Mode, PodRequest
 from kube_accel.placement.choose import Refusal, place, unwanted
 from kube_accel.placement.demand import demand
 from kube_accel.placement.rank import LAST, Rank, left_of, left_with, points, rank
-from kube_accel.records import dataclass, field, replace
 from kube_accel.shared.quantity import human_bytes
 
 DETAILED = 5

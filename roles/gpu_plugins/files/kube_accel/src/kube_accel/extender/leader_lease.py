@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -34,7 +35,6 @@ from kube_accel.extender.cache import Cluster
 from kube_accel.extender.pods import TAKEN, Pod, Version, pod_path
 from kube_accel.extender.wire import BindArguments
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
-from kube_accel.records import dataclass
 from kube_accel.shared.api_json import ApiJsonError, checked
 
 _log = logging.getLogger(__name__)

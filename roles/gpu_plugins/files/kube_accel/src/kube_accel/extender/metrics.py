@@ -7,9 +7,9 @@ import bisect
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from kube_accel.metrics.exposition import head, labels_text
-from kube_accel.records import dataclass, field
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Seconds; kube-scheduler gives up after 5 by default."""

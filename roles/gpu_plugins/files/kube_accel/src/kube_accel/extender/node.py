@@ -6,11 +6,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from kube_accel.extender.accounting import NO_USE, Kinds, NodeGpus, NodeView, known_uses, view, view_with
 from kube_accel.extender.pods import Held, Pod, Uses
 from kube_accel.model import Assignment, GpuUse, Mode
-from kube_accel.records import dataclass
 from kube_accel.sharing.assignment import ANNOTATION as POD_ANNOTATION
 from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 

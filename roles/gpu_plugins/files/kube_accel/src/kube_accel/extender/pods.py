@@ -7,13 +7,13 @@ import marshal
 import re
 import sys
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
-from kube_accel.records import dataclass, field
 from kube_accel.shared.api_json import ODD, ApiJsonError, checked, named
 from kube_accel.shared.asked import names_any
 from kube_accel.shared.quantity import thousandths

@@ -7,6 +7,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
@@ -25,7 +26,6 @@ from kube_accel.extender.recheck_queue import RecheckQueue
 from kube_accel.extender.wire import Filtered
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
-from kube_accel.records import dataclass
 from kube_accel.shared.api_json import ODD, named, unreadable
 from kube_accel.web.head import Head
 from kube_accel.web.pages import Pages

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from kube_accel.records import dataclass, field
 from kube_accel.shared.api_json import checked, of_each
 from kube_accel.shared.printable import line
 

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from hpack import Decoder
@@ -17,7 +18,6 @@ from hpack.exceptions import HPACKError
 
 from kube_accel.http2 import frames
 from kube_accel.http2.frames import LARGEST_WINDOW, PREFACE, Fields, Frame, FrameError
-from kube_accel.records import dataclass
 
 _WINDOW: Final = (1 << 16) - 1
 """Bytes that may be sent before the other side says more, section 6.9.2."""

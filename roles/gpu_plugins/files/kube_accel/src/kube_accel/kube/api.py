@@ -8,12 +8,12 @@ import os
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from kube_accel.kube.connections import Connections
-from kube_accel.records import dataclass
 from kube_accel.shared.api_json import ApiJsonError, checked, read_object
 from kube_accel.shared.printable import line
 

@@ -7,9 +7,8 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-
-from kube_accel.records import dataclass
 
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
 """Dashes in cgroupfs, underscores in systemd's slices, neither for static pods."""

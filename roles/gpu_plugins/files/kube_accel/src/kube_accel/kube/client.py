@@ -7,13 +7,13 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError, status_message, trusting
 from kube_accel.kube.connections import Connections
-from kube_accel.records import dataclass
 from kube_accel.shared.api_json import ApiJsonError, read_object
 
 JSON: Final = "application/json"

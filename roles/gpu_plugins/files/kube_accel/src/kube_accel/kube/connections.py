@@ -15,12 +15,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import Final
 from urllib.parse import urlsplit
-
-from kube_accel.records import dataclass
 
 _KEPT: Final = 32
 """Connections that wait for a request. More are closed after their answer."""

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from kube_accel.kube.proto import podresources_pb2 as pb
-from kube_accel.records import dataclass
 from kube_accel.rpc.channel import Channel
 from kube_accel.rpc.status import Code, RpcError
 from kube_accel.shared.printable import line

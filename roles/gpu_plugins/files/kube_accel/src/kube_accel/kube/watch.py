@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.kube.client import JSON, KubeClient
-from kube_accel.records import dataclass, field
 from kube_accel.shared.api_json import ODD, ApiJsonError, checked, named, read_at, read_object
 from kube_accel.shared.printable import line
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from kube_accel.metrics.devices import Devices
 from kube_accel.metrics.exposition import Family, Kind, Series
 from kube_accel.metrics.sample import GpuSample, Rare, scaled
 from kube_accel.metrics.tenancy import Container, Holding, Holdings
 from kube_accel.model import Gpu, Inventory
-from kube_accel.records import dataclass
 
 _MIB = 1 << 20
 _XID_SECONDS = 300.0

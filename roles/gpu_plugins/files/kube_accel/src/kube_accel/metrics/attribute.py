@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kube_accel.metrics.claims import Claim, divided
 from kube_accel.metrics.sample import GpuSample
 from kube_accel.metrics.tenancy import Container, Holding
-from kube_accel.records import dataclass, field
 
 
 class Outcome(StrEnum):

@@ -7,12 +7,12 @@ Sampling what pods have would lose those that live shorter than a scrape.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kube_accel.metrics import families
 from kube_accel.metrics.exposition import Family, Series
 from kube_accel.metrics.tenancy import Container, Holding, Holdings
-from kube_accel.records import dataclass, field
 
 
 class Model(NamedTuple):

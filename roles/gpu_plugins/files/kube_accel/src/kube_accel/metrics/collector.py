@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +29,6 @@ from kube_accel.metrics.service import Service, Services
 from kube_accel.metrics.tenancy import Account, Charged, Container, Holdings, Tenancy
 from kube_accel.model import DriverState
 from kube_accel.nvml.gpus import WatchedGpus
-from kube_accel.records import dataclass
 
 _log = logging.getLogger(__name__)
 

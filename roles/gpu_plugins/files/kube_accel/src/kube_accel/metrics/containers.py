@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kube_accel.metrics import families
@@ -13,7 +14,6 @@ from kube_accel.metrics.charge import charged, memory_of
 from kube_accel.metrics.exposition import Family, Series
 from kube_accel.metrics.sample import GpuSample
 from kube_accel.metrics.tenancy import Container, Holdings, Refused
-from kube_accel.records import dataclass
 
 _REASONS = ("quota", "device", "policy")
 
@@ -42,7 +42,7 @@ class _Memory:
     peak_bytes: int | None = None
     active_at: float | None = None
     ratio: float | None = None
-    figures: Figures = Figures()
+    figures: Figures = Figures()  # noqa: RUF009 - frozen
 
 
 class Containers:

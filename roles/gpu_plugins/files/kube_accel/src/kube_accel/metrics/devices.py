@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from kube_accel.metrics import families
 from kube_accel.metrics.exposition import Family, Series
@@ -11,7 +12,6 @@ from kube_accel.metrics.sample import GpuSample, Profile, Rare
 from kube_accel.model import DriverState, Health, Snapshot
 from kube_accel.nvml.expected_gpus import Seen
 from kube_accel.nvml.health_store import Xids
-from kube_accel.records import dataclass, field
 
 _PIPES = ("tensor", "fp64", "fp32", "fp16")
 

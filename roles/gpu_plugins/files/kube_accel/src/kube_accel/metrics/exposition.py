@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-
-from kube_accel.records import dataclass
 
 
 class Kind(StrEnum):

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-from kube_accel.records import dataclass, field
 
 _RATIOS = frozenset({"engine", "sm", "occupancy", "tensor", "fp64", "fp32", "fp16", "dram"})
 _RATES = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")

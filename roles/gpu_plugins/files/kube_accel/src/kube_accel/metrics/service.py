@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kube_accel.metrics import families
 from kube_accel.metrics.exposition import Family, Series
-from kube_accel.records import dataclass, field
 
 
 class Outcome(StrEnum):

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kube_accel.kube.cgroups import Place
-from kube_accel.records import dataclass
 
 
 class Container(NamedTuple):

@@ -7,10 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from kube_accel.records import dataclass
 
 
 class CutError(Exception):

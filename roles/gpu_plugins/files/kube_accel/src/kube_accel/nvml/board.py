@@ -7,11 +7,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from kube_accel.model import DriverState, GpuHealth, Inventory, Snapshot
-from kube_accel.records import dataclass
 
 
 @dataclass(slots=True, eq=False)

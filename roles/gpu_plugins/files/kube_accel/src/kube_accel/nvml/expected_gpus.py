@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from kube_accel.model import Gpu
-from kube_accel.records import dataclass
 
 EXPECTED_SECONDS = 7 * 86400.0
 """How long a GPU that does not answer is missed."""

@@ -10,9 +10,10 @@ was unloaded, or that was released to an administrator counts as reset: there is
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 from kube_accel.model import GpuHealth, Health
 from kube_accel.nvml.switches import Switches
-from kube_accel.records import dataclass, field, replace
 from kube_accel.shared.gpu_xids import XIDS
 
 _FIRST_ERRORS = "uncorrectable memory errors since the driver was loaded"

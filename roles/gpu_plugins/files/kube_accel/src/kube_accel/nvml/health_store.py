@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kube_accel.files import write_whole
 from kube_accel.nvml.expected_gpus import Seen
 from kube_accel.nvml.health import Condition
-from kube_accel.records import dataclass, field
 
 log = logging.getLogger(__name__)
 

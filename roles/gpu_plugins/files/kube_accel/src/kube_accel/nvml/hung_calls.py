@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kube_accel.records import dataclass
+from dataclasses import dataclass
 
 _LONGEST_PAUSE = 1800.0
 

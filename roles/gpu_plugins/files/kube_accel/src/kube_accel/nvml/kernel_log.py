@@ -14,9 +14,8 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from kube_accel.records import dataclass, field
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kube_accel.nvml.switches import Switches
-from kube_accel.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from kube_accel.records import dataclass
 
 _LAST_BREATH_SECONDS = 0.2
 

@@ -10,8 +10,8 @@ withdrawn all the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from kube_accel.records import dataclass
 from kube_accel.shared.gpu_xids import HARMLESS
 
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from kube_accel.model import Ancestor, ExcludedGpu, Gpu, GpuLink, GpuUsage, Inventory, MigDevice, UnreadableGpu
 from kube_accel.nvml.health import Poll
-from kube_accel.records import dataclass
 
 Record = dict[str, Any]
 

@@ -9,6 +9,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kube_accel.model import DriverState, Health, Inventory
@@ -21,7 +22,6 @@ from kube_accel.nvml.hung_calls import Call, HungCalls
 from kube_accel.nvml.kernel_log import KernelLog
 from kube_accel.nvml.options import MonitorOptions
 from kube_accel.nvml.process import WorkerProcess
-from kube_accel.records import dataclass, replace
 
 _log = logging.getLogger(__name__)
 

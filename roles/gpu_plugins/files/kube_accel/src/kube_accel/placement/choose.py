@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kube_accel.model import (
     Assignment,
@@ -21,7 +22,6 @@ from kube_accel.model import (
     Share,
 )
 from kube_accel.placement.topology import Connectivity, choose_connected
-from kube_accel.records import dataclass, field, replace
 from kube_accel.shared.modes import CORES
 from kube_accel.shared.offers import client_limit
 from kube_accel.shared.quantity import human_bytes

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kube_accel.model import ContainerKind, PodRequest
-from kube_accel.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from kube_accel.model import ContainerRequest, GpuConstraints, Mode, PodRequest
 from kube_accel.placement.choose import GpuView, places
-from kube_accel.records import dataclass
 
 _ANY = GpuConstraints()
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 from operator import add
 from typing import TypeVar
 
 from kube_accel.model import Ancestor, Inventory
-from kube_accel.records import dataclass
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,6 @@ from kube_accel.plugin.node.condition import silences
 from kube_accel.plugin.node.labels import LabelWriter
 from kube_accel.plugin.served import Served, ServedResources
 from kube_accel.plugin.whole_runtime import WholeGpus
-from kube_accel.records import replace
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
 from kube_accel.sharing.node_labels import Machine, labels

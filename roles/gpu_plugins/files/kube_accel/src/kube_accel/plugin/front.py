@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,6 @@ from kube_accel.plugin.configuration.options import NodeError, listen_problem
 from kube_accel.plugin.driver_commands import quiesce, resume
 from kube_accel.plugin.node.condition_reporter import ConditionReporter
 from kube_accel.plugin.probes import Rendered, probe_server
-from kube_accel.records import dataclass
 from kube_accel.web.pages import Probe
 from kube_accel.web.server import Server
 

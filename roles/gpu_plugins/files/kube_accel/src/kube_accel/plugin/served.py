@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from kube_accel.metrics.service import Service
 from kube_accel.model import Snapshot
 from kube_accel.plugin.kubelet.registration import Registrar, Registration
 from kube_accel.plugin.kubelet.server import ListedPlugin
-from kube_accel.records import dataclass
 
 _CALM, _LOOK = 0.1, 0.01
 """Seconds without a question after which none is on its way any more; from one look to the next."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,6 @@ from google.protobuf.message import DecodeError, Message
 from kube_accel.http2 import connection as http2
 from kube_accel.http2 import frames
 from kube_accel.http2.crew import Crew
-from kube_accel.records import dataclass
 from kube_accel.rpc import message
 from kube_accel.rpc.status import Code, RpcError, to_headers
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from enum import StrEnum
 
-from kube_accel.records import replace
 from kube_accel.sharing.cdi import DriverFiles
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kube_accel.model import Gpu
-from kube_accel.records import dataclass, field
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.whole import CDI_KIND, CONTROL_NODES, Part
 

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
-
-from kube_accel.records import dataclass, field
 
 
 class Strategy(StrEnum):

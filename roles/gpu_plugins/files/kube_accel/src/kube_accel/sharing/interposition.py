@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kube_accel.records import dataclass
 from kube_accel.sharing.cdi import VERSION, DriverFiles, in_container
 from kube_accel.sharing.delivery import Delivery, Grant, Strategy
 

@@ -8,11 +8,11 @@ import marshal
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode, UnreadableGpu
-from kube_accel.records import dataclass
 from kube_accel.shared import label_names
 from kube_accel.shared.reading import read_document, read_list, read_number, read_objects, read_text
 

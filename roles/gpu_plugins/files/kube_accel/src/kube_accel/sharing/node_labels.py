@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kube_accel.model import Gpu, Inventory, Mode
-from kube_accel.records import dataclass, field
 from kube_accel.shared import label_names
 from kube_accel.shared.offers import mig_problem, mig_resource
 from kube_accel.shared.reading import read_owned_labels

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from kube_accel.model import Mode
-from kube_accel.records import dataclass
 from kube_accel.shared import modes
 
 

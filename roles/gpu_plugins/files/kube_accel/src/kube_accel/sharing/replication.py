@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from kube_accel.records import replace
 from kube_accel.shared import offers
 from kube_accel.shared.offers import Replication
 from kube_accel.sharing.whole import Part

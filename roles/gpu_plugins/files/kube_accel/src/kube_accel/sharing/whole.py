@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from kube_accel.model import Gpu, Inventory
-from kube_accel.records import dataclass
 from kube_accel.shared.modes import WHOLE_RESOURCE
 from kube_accel.sharing.delivery import Delivery, Grant, Strategy
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
-
-from kube_accel.records import dataclass
 
 MOST_BYTES: Final = 16 << 10
 MOST_FIELDS: Final = 100

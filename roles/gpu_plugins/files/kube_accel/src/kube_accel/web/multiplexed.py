@@ -11,11 +11,11 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 from kube_accel.http2 import frames
 from kube_accel.http2.connection import Connection, ConnectionEndedError, Data, GoAway, Headers, Reset, StreamEndedError
 from kube_accel.http2.crew import Crew
-from kube_accel.records import dataclass, field
 from kube_accel.web.head import Head, RequestError, head_of
 from kube_accel.web.room import Place, Room
 from kube_accel.web.secured import Secured

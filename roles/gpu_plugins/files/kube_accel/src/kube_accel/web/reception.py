@@ -20,10 +20,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from kube_accel.records import dataclass
 from kube_accel.web.head import MOST_BYTES, Head, RequestError, end_of_head, head_of, read_head
 from kube_accel.web.once import first_request, last_words
 from kube_accel.web.site import Response, Site, mistake, refusal, text

@@ -16,10 +16,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 
 from kube_accel.http2.connection import ConnectionEndedError, StreamEndedError
 from kube_accel.listening import listener
-from kube_accel.records import dataclass
 from kube_accel.web.head import Head, RequestError, end_of_head, head_of, read_head
 from kube_accel.web.multiplexed import Multiplexed
 from kube_accel.web.once import answer_once, first_request

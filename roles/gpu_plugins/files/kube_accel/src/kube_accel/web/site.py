@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from kube_accel.records import dataclass
 from kube_accel.shared.printable import line
 from kube_accel.web.head import Head, RequestError
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from kube_accel.model import (
@@ -28,7 +29,6 @@ from kube_accel.model import (
 )
 from kube_accel.placement.choose import GpuView, Refusal, place, usage
 from kube_accel.placement.topology import Connectivity
-from kube_accel.records import dataclass, replace
 from kube_accel.sharing.fraction import WHOLE, Kind, gpu_of, resources, units
 from kube_accel.sharing.profile import Profile
 

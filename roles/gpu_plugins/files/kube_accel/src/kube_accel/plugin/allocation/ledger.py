@@ -17,13 +17,13 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from kube_accel.model import Share
 from kube_accel.plugin.kubelet.holdings import Holder
-from kube_accel.records import dataclass
 
 _T = TypeVar("_T")
 

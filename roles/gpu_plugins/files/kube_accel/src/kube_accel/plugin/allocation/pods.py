@@ -8,12 +8,12 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kube_accel.kube.cgroups import Place, pod_uid
 from kube_accel.model import ContainerKind, ContainerRequest, Mode, PodRequest
 from kube_accel.plugin.allocation.call_matcher import PendingPod
-from kube_accel.records import dataclass, field
 from kube_accel.shared.asked import names_any
 from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import Profile

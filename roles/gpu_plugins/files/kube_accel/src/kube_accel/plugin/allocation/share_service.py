@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, repeat
 from pathlib import Path
@@ -27,7 +28,6 @@ from kube_accel.plugin.kubelet.device_exclusivity import Claims, DeviceExclusivi
 from kube_accel.plugin.kubelet.devices import Device, healthy_gpus
 from kube_accel.plugin.kubelet.holdings import Holder, Lister
 from kube_accel.plugin.kubelet.server import ListedPlugin
-from kube_accel.records import dataclass
 from kube_accel.rpc.server import Context
 from kube_accel.rpc.status import Code, RpcError
 from kube_accel.shared.offers import client_limit

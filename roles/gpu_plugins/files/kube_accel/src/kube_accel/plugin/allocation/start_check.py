@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Gpu, Share
 from kube_accel.plugin.kubelet.device_exclusivity import StartRefused
 from kube_accel.plugin.kubelet.holdings import Holder
-from kube_accel.records import dataclass
 from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, gpu_of, resources, shares
 from kube_accel.sharing.profile import Profile

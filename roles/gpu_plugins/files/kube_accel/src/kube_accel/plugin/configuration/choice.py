@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Mode
 from kube_accel.plugin.configuration.file import ConfigError, Configuration, parse
-from kube_accel.records import dataclass
 from kube_accel.shared import label_names
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from kube_accel.records import dataclass
 from kube_accel.sharing.delivery import Delivery, Strategy
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ What it takes and ignores, and what nothing here needs, is noted. A file with a 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kube_accel.plugin.configuration.delivery_flags import DeliveryFlags
-from kube_accel.records import dataclass
 from kube_accel.shared import goyaml
 from kube_accel.shared.offers import Replication
 from kube_accel.shared.sharing_config import Reader, mig_strategy, sharing

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from kube_accel.model import Enforcement, Mode, OnAbuse
 from kube_accel.plugin.configuration.delivery_flags import DeliveryFlags
 from kube_accel.plugin.configuration.file import Configuration, parse
 from kube_accel.plugin.node.cdi_writer import CdiOptions
-from kube_accel.records import dataclass, field
 from kube_accel.sharing.capabilities import LIMITED, Capability
 from kube_accel.sharing.mig import Strategy
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from kube_accel.kube import deviceplugin
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.metrics.service import Call, Outcome
-from kube_accel.records import replace
 from kube_accel.rpc.server import Context
 from kube_accel.rpc.status import RpcError
 

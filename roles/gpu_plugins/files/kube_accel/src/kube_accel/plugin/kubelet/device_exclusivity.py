@@ -13,11 +13,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.plugin.kubelet.holdings import Holder, Lister
-from kube_accel.records import dataclass
 
 _T = TypeVar("_T")
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import dataclass
 
 from kube_accel.model import Gpu, GpuHealth, Health, Snapshot
-from kube_accel.records import dataclass
 from kube_accel.sharing.whole import Part
 
 

@@ -8,11 +8,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
-from kube_accel.records import dataclass
 from kube_accel.sharing.fraction import gpu_of
 
 _log = logging.getLogger(__name__)

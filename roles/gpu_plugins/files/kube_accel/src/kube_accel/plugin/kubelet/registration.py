@@ -19,12 +19,12 @@ import socket
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.kube import deviceplugin
 from kube_accel.plugin.kubelet.server import ListedPlugin, serve
 from kube_accel.plugin.kubelet.watch import DirectoryWatch
-from kube_accel.records import dataclass
 from kube_accel.rpc.server import Server
 
 _log = logging.getLogger(__name__)

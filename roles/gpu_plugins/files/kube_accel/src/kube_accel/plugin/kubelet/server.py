@@ -8,6 +8,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kube_accel.enforce.backend import EnforceError
@@ -19,7 +20,6 @@ from kube_accel.placement.topology import Connectivity, choose_connected
 from kube_accel.plugin.kubelet.calls import Calls, Counted
 from kube_accel.plugin.kubelet.device_exclusivity import DeviceExclusivity, StartRefused
 from kube_accel.plugin.kubelet.devices import Device, device_list
-from kube_accel.records import dataclass, field
 from kube_accel.rpc.server import Context, Server
 from kube_accel.rpc.status import Code, RpcError
 from kube_accel.sharing import replication, whole

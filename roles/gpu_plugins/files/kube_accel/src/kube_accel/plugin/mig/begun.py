@@ -8,11 +8,11 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kube_accel.files import write_whole
-from kube_accel.records import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

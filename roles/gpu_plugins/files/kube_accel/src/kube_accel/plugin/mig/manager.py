@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,6 @@ from kube_accel.plugin.mig.affected import State
 from kube_accel.plugin.mig.begun import Begun, BegunStore
 from kube_accel.plugin.mig.drain import Drain
 from kube_accel.plugin.mig.outcomes import FailedError, WaitingError
-from kube_accel.records import dataclass, replace
 from kube_accel.shared.api_json import ODD, checked, unreadable
 from kube_accel.shared.printable import line
 

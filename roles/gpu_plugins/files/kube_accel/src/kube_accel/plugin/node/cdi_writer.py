@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 from kube_accel.files import write_whole
 from kube_accel.graphics import graphics_nodes
 from kube_accel.plugin.node.driver_files import DriverFinder
-from kube_accel.records import dataclass
 from kube_accel.sharing.cdi import FILE, HostNodes, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.whole import Part

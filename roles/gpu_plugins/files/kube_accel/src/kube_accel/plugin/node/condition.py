@@ -7,9 +7,9 @@ A node whose GPU is bad stays a good node: nothing here taints or cordons it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
-from kube_accel.records import dataclass, field
 from kube_accel.shared.printable import line
 
 TYPE = "GpusHealthy"

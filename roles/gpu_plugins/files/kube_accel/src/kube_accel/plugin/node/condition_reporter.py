@@ -15,13 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kube_accel.model import Snapshot
 from kube_accel.plugin.node.condition import TYPE, News, NodeCondition, Reported, condition, news
 from kube_accel.plugin.node.reconcile import reconcile_loop
-from kube_accel.records import asdict, replace
 
 if TYPE_CHECKING:
     from kube_accel.kube.api import ApiClient

@@ -10,10 +10,10 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.enforce.held_open import HeldOpen
-from kube_accel.records import dataclass
 from kube_accel.sharing.cdi import DriverFiles
 
 _LIBRARY_DIRECTORIES = (

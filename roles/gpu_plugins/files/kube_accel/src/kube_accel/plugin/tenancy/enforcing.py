@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from kube_accel.plugin.configuration.delivery_flags import settle
 from kube_accel.plugin.configuration.file import Configuration
 from kube_accel.plugin.configuration.options import NodeError, PluginOptions
 from kube_accel.plugin.node.driver_files import DriverFinder
-from kube_accel.records import replace
 from kube_accel.sharing.capabilities import unlimited
 from kube_accel.sharing.profile import Profile
 

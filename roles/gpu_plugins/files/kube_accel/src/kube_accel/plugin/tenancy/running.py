@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.policy import Account, Limit, Policy
 from kube_accel.model import Gpu, GpuUsage, Share
 from kube_accel.plugin.allocation.start_check import Devices, identifies
 from kube_accel.plugin.kubelet.holdings import Holder
-from kube_accel.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

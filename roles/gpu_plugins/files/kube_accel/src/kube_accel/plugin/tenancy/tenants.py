@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 
 from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers
@@ -31,7 +32,6 @@ from kube_accel.plugin.tenancy.running import (
     sharing_of,
     used_bytes,
 )
-from kube_accel.records import dataclass, replace
 from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE
 
