@@ -92,7 +92,7 @@ def benches(peer: Path) -> list[Bench]:
             str,
             lambda: [found for size in extender.SIZES for found in extender.measure(size, extender.Effort())],
         ),
-        Bench("scheduler", missing, lambda: scheduler.pods_per_second(NODES, PODS)),
+        Bench("scheduler", missing, lambda: scheduler.pods_per_second(NODES, PODS, scheduler.ROUNDS)),
         Bench("packing", missing, _packing),
         Bench("interposer", gcc, _interposer),
         Bench("controller", gcc, _controller),

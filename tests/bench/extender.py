@@ -29,8 +29,7 @@ import trustme
 
 from bench.api_stub import NAMESPACE, Size, node_name, pod, shares
 from bench.measure import Result, cpu_seconds, pss_bytes, report
-from bench.scheduler import pods_per_second
-from cluster.control_plane import free_port, missing
+from cluster.control_plane import free_port
 
 LARGE = Size(1000, 20_000, 100_000)
 LARGER = Size(5000, 100_000, 20_000)
@@ -307,10 +306,6 @@ def main() -> None:
     for size in SIZES:
         print(f"{size}", file=sys.stderr, flush=True)
         results += measure(size, Effort(samples=arguments.samples))
-    if missing():
-        print(f"pods_per_second is not measured: {missing()}", file=sys.stderr)
-    else:
-        results += pods_per_second(100, 1000)
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     report(results)
 
