@@ -129,7 +129,9 @@ soak: setup ## Try random steps, damaged files, and random questions for an hour
 
 # 10 minutes in each fractional mode.
 churn: setup ## Start and end 100 pods on a one-node Kubernetes while the daemons are killed. Needs root.
-	@tests/tools/image.sh && tests/tools/machine.sh pytest -s tests/cluster/test_churn.py
+	@tests/tools/image.sh && python -m hosts containerd .cache/containerd-2 && \
+	  tests/tools/machine.sh pytest -s tests/cluster/test_churn.py && \
+	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest -s tests/cluster/test_churn_dra.py
 
 bench: setup ## Measure the shipped commands from outside, all or one: make bench [BENCH=plugin].
 	@python -m bench$(addprefix .,$(BENCH)) $(BENCH_ARGS)

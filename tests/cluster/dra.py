@@ -23,38 +23,12 @@ from sim.cluster.client import until
 from unit.roles.conftest import rendered
 
 DRIVER, SHARES = "gpu.kube-accel.io", "share.kube-accel.io"
+ACCOUNT = "kube-accel-dra"
 MEMORY = 80 << 30
 GROUP = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
 SLICES = f"{GROUP}/resourceslices"
 CDI = Path("/var/run/cdi")
-RIGHTS = """
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: kube-accel-dra, namespace: kube-system}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: kube-accel-dra}
-rules:
-  - {apiGroups: [""], resources: [nodes], verbs: [get]}
-  - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
-  - {apiGroups: [""], resources: [events], verbs: [create]}
-  - {apiGroups: [resource.k8s.io], resources: [resourceslices], verbs: [list, watch, create, update, delete]}
-  - {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
-  - {apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [patch]}
-  - apiGroups: [resource.k8s.io]
-    resources: [resourceclaims/driver]
-    resourceNames: [gpu.kube-accel.io]
-    verbs: ["associated-node:patch"]
-  - {apiGroups: [""], resources: [pods], verbs: [get]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: kube-accel-dra}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: kube-accel-dra}
-subjects: [{kind: ServiceAccount, name: kube-accel-dra, namespace: kube-system}]
-"""
 
 
 class DraNode:
@@ -132,6 +106,14 @@ class DraNode:
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
         self.rig.api.create(CLAIMS, body)
 
+    def whole_or_share(self, name: str, cores: int, memory: str) -> None:
+        """Create a claim of a GPU, or where none is free, of a share."""
+        share = {"deviceClassName": SHARES, "capacity": {"requests": {"cores": str(cores), "memory": memory}}}
+        first = [{"name": "whole", "deviceClassName": DRIVER}, {"name": "share", **share}]
+        spec = {"devices": {"requests": [{"name": "gpus", "firstAvailable": first}]}}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+        self.rig.api.create(CLAIMS, body)
+
     def submit(self, name: str, claim: str) -> None:
         """Create a pod that stays, and uses a claim."""
         self.rig.api.create(PODS, claiming_pod(name, claim))
@@ -185,13 +167,13 @@ def cuda_pod(name: str, claim: str, *command: str, request: str = "") -> dict[st
 
 
 def of_the_role() -> list[dict[str, Any]]:
-    """The device classes, and the policy for claims, that the role makes for nodes of this version."""
+    """The role's device classes, its policy for claims, and the driver's account, for nodes of this version."""
     version = "v{}.{}.0".format(*kubernetes())
     head = {"name": NODE, "labels": {"nvidia-device-enable": "dra"}}
     nodes = {"resources": [{"metadata": head, "status": {"nodeInfo": {"kubeletVersion": version}}}]}
     served = {"results": [{"api_found": True, "resources": []}]}
     given = {"__gpu_plugins_nodes": nodes, "__gpu_plugins_admission": served, "__gpu_plugins_runtime_classes": {}}
     made = rendered("gpu_plugins", "objects.yml.j2", gpu_mode="dra", **given)
-    return [
-        item for item in made if item["kind"] == "DeviceClass" or item["metadata"]["name"] == "kube-accel-plugin-claims"
-    ]
+    names = {"kube-accel-plugin-claims", ACCOUNT}
+    kept = [item for item in made if item["kind"] == "DeviceClass" or item["metadata"]["name"] in names]
+    return [item for item in kept if item["kind"] != "DaemonSet"]

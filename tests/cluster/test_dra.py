@@ -18,13 +18,13 @@ import pytest
 import yaml
 
 from cluster import images
-from cluster.control_plane import BINARIES
+from cluster.control_plane import BINARIES, SCHEDULER
 from cluster.dra import (
+    ACCOUNT,
     CDI,
     CLAIMS,
     DRIVER,
     MEMORY,
-    RIGHTS,
     SHARES,
     SLICES,
     DraNode,
@@ -46,22 +46,19 @@ def rig(bare_rig: Rig) -> Iterator[Rig]:
     objects.write_text(yaml.safe_dump_all(of_the_role()))
     bare_rig.kubectl("apply", f"--filename={objects}")
     images.load(images.cuda())
-    with bare_rig.plane.scheduler():
+    with bare_rig.plane.scheduler() as scheduler:
+        bare_rig.plane.programs[SCHEDULER] = scheduler
         yield bare_rig
 
 
 @pytest.fixture(scope="module")
 def node(rig: Rig, h100: GpuNode) -> DraNode:
-    objects = rig.plane.root / "dra.yml"
-    objects.write_text(RIGHTS)
-    rig.kubectl("apply", f"--filename={objects}")
-    account = rig.plane.root / "kube-accel-dra"
-    account.mkdir()
+    account = rig.plane.root / ACCOUNT
+    account.mkdir(exist_ok=True)
     # Of the node, as a pod's is: the API server lets it write into the status of the node's claims.
     bound = ("--bound-object-kind=Node", f"--bound-object-name={NODE}") if kubernetes() >= (1, 33) else ()
-    (account / "token").write_text(
-        rig.kubectl("create", "token", "kube-accel-dra", "--namespace=kube-system", "--duration=2h", *bound)
-    )
+    token = rig.kubectl("create", "token", ACCOUNT, "--namespace=kube-system", "--duration=2h", *bound)
+    (account / "token").write_text(token)
     shutil.copy(rig.plane.ca, account / "ca.crt")
     STATE.mkdir(exist_ok=True)
     return DraNode(rig, h100, account)
@@ -378,6 +375,21 @@ def test_container_gets_no_share_beside_a_whole_gpu(rig: Rig, sharing: DraNode) 
     body["spec"]["containers"][0]["resources"]["claims"].append({"name": "more"})
     rig.api.create(PODS, body)
     until(lambda: "beside a share" in rig.kubectl("describe", "pod", "mixed"), "the container to be refused")
+
+
+def test_claim_falls_back_from_a_whole_gpu_to_a_share(rig: Rig, sharing: DraNode) -> None:
+    sharing.claim("six", 6)
+    sharing.submit("six", "six")
+    sharing.share("third", 30, "8Gi")
+    sharing.submit("third", "third")
+    rig.wait_running("six", "third")
+    for name in ("whole", "part"):
+        sharing.whole_or_share(name, 30, "8Gi")
+        sharing.submit(name, name)
+        rig.wait_running(name)
+    taken, prepared = sharing.taken(), sharing.prepared()
+    assert sorted(cores for cores, _ in taken.values()) == [60] + 7 * [100]
+    assert prepared["part"] == prepared["third"] != prepared["whole"]
 
 
 def test_fifty_claims_at_once_for_sixteen_slots(rig: Rig, sharing: DraNode) -> None:
