@@ -69,6 +69,14 @@ class DraHost(ApiHost):
         told = pb.RegistrationStatus(plugin_registered=True)
         self.call(instance, f"{service}/NotifyRegistrationStatus", told, pb.RegistrationStatusResponse)
 
+    def validated(self) -> list[str]:
+        """What ``kube-accel validate`` says of the node."""
+        command = [sys.executable, "-m", "kube_accel.cli.main", "validate", f"--sysfs-root={self.root}/sys"]
+        command += [f"--dev-root={self.root}/dev", f"--state-dir={self.root}/state"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        assert not done.stderr
+        return done.stdout.splitlines()
+
     def page(self, path: str) -> tuple[int, str]:
         try:
             response = urllib3.request("GET", f"http://127.0.0.1:{self.port}{path}", timeout=10, retries=False)
@@ -106,6 +114,11 @@ def test_driver_serves_claims_until_it_is_stopped(host: DraHost) -> None:
     wait(lambda: "not registered" in host.page("/readyz")[1], "the driver not to be ready")
     host.register("12345678-90ab")
     wait(lambda: host.page("/readyz")[0] == 200, "the driver to be ready")
+    assert host.validated()[-3:] == [
+        "ok    driver: registered, 0 claims prepared",
+        "ok    slices: as they should be",
+        "ok    shares: off",
+    ]
 
     uid = host.claim("gpu-01", "gpu-05")
     claims = [pb.Claim(namespace=host.namespace, uid=uid, name="claim")]

@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from kube_accel import exclusions
+from kube_accel.dra.options import NOT_WANTED, OFFERED, WELL
 from kube_accel.enforce import selinux
 from kube_accel.enforce.mps import MpsPaths
 from kube_accel.kube.deviceplugin import KUBELET_SOCKET
@@ -23,6 +24,7 @@ from kube_accel.nvml.monitor import GpuMonitor
 from kube_accel.nvml.options import MonitorOptions
 from kube_accel.nvml.translate import MAKE_NODES
 from kube_accel.plugin.admin import AdminError, call
+from kube_accel.plugin.mode_lock import DRA
 from kube_accel.shared.printable import line
 from kube_accel.sharing.profile import PROFILES
 from kube_accel.sharing.whole import NEEDED_NODES
@@ -90,12 +92,17 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
         yield check_device_nodes(inventory.gpus, lambda name: (arguments.dev_root / name).exists())
     else:
         yield check_pci(pci_gpus(arguments.sysfs_root), ())
+    try:
+        status, problem = call(arguments.state_dir, "status", timeout=5), ""
+    except AdminError as error:
+        status, problem = {}, str(error)
+    if status.get("mode") == DRA:
+        yield from check_dra(status)
+        return
     yield check_kubelet(arguments.kubelet_device_plugin_dir / KUBELET_SOCKET)
     yield check_pod_resources(arguments.pod_resources_socket)
-    try:
-        status = call(arguments.state_dir, "status", timeout=5)
-    except AdminError as error:
-        yield Check(Status.FAIL, "plugin", str(error))
+    if problem:
+        yield Check(Status.FAIL, "plugin", problem)
         return
     yield check_plugin(status)
     mode = Mode(status.get("mode", Mode.PGPU))
@@ -249,6 +256,24 @@ def check_plugin(status: Mapping[str, Any]) -> Check:
     if status["healthy"] < status["devices"]:
         return Check(Status.WARN, "plugin", counts, "see the annotation kube-accel.io/inventory")
     return Check(Status.OK, "plugin", counts)
+
+
+def check_dra(status: Mapping[str, Any]) -> Iterator[Check]:
+    """Check that the DRA driver is registered, and that it offers what it is to offer."""
+    if not status["registered"]:
+        yield Check(Status.FAIL, "driver", f"not registered: {status['registration']}", "see the driver's log")
+    else:
+        yield Check(Status.OK, "driver", f"registered, {len(status['claims'])} claims prepared")
+    slices = status["slices"]
+    if slices != WELL:
+        yield Check(Status.FAIL, "slices", slices, "see the driver's log")
+    else:
+        yield Check(Status.OK, "slices", slices)
+    shares = status["shares"]
+    if shares not in (OFFERED, NOT_WANTED):
+        yield Check(Status.FAIL, "shares", shares, "correct that, or set gpu_plugins_dra_shares: false")
+    else:
+        yield Check(Status.OK, "shares", shares)
 
 
 def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str, clients: Collection[str] = ()) -> Check:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError
 from kube_accel.dra.measuring import Measuring
 from kube_accel.dra.node_devices import NodeDevices
-from kube_accel.dra.options import DraOptions
+from kube_accel.dra.options import NOT_WANTED, OFFERED, WELL, DraOptions
 from kube_accel.dra.preparer import Preparer, names
 from kube_accel.dra.publisher import Publisher
 from kube_accel.dra.service import DriverService
@@ -28,6 +28,7 @@ from kube_accel.metrics.service import Service
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.configuration.options import NodeError
 from kube_accel.plugin.front import listen
+from kube_accel.plugin.mode_lock import DRA
 from kube_accel.plugin.node.cdi_writer import CdiDocuments
 from kube_accel.plugin.node.driver_files import DriverFinder
 from kube_accel.stopping import Parts
@@ -185,10 +186,10 @@ class DraDaemon:
             "registration": registration.detail,
             "driver": snapshot.driver_state.value,
             "detail": snapshot.detail,
-            "mode": "dra",
-            "slices": publisher.problem or "as they should be",
+            "mode": DRA,
+            "slices": publisher.problem or WELL,
             "dropped": sorted(publisher.dropped),
-            "shares": self._shares_problem() or ("offered" if self._shares.wanted else "off"),
+            "shares": self._shares_problem() or (OFFERED if self._shares.wanted else NOT_WANTED),
             "claims": {uid: str(claim) for uid, claim in self._preparer.claims().items()},
         }
 

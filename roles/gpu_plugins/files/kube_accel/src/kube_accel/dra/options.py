@@ -11,6 +11,9 @@ from kube_accel.plugin.node.cdi_writer import CdiOptions
 from kube_accel.sharing.capabilities import Capability
 from kube_accel.sharing.delivery import Delivery
 
+WELL, OFFERED, NOT_WANTED = "as they should be", "offered", "off"
+"""What the status of a driver says of slices, and of shares, where nothing is wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShareOptions:
