@@ -23,8 +23,8 @@ options:
   seen:
     description:
       - The C(host), its C(groups), and C(removing), whether the role takes its part away.
-      - What tasks of the role registered as C(found), C(kubelet), C(key), C(installation) and C(answer). What is not
-        there counts as a task that has not run.
+      - What tasks of the role registered as C(found), C(looked), C(kubelet), C(key), C(installation), and C(answer).
+        What is not there counts as a task that has not run.
     type: dict
     required: true
 """

@@ -19,8 +19,8 @@ options:
         reached.
       - C(check), whether this is a dry run, C(branch_given), whether the inventory names a branch, and
         C(runfile_on_controller), whether the installer is a file there.
-      - What tasks of the role registered as C(packages), C(source), C(installer), C(installation), C(fabric)
-        and C(reload). What is not there counts as a task that has not run.
+      - What tasks of the role registered as C(packages), C(source), C(installer), C(installation), C(fabric),
+        C(reload), and C(nvml). What is not there counts as a task that has not run.
     type: dict
     required: true
   facts:

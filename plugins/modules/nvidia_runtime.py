@@ -224,6 +224,13 @@ code:
   returned: failure
   type: str
   sample: refused
+options:
+  description: The options that the module ran with.
+  returned: in check mode
+  type: dict
+  sample:
+    runtime: containerd
+    state: present
 default_runtime:
   description:
     - The default runtime that the running container runtime reports. Empty if it reports none.
@@ -240,6 +247,11 @@ toolkit_mode:
   returned: success
   type: str
   sample: auto
+pending:
+  description: Whether check mode found something to change. It stays if a task overrides whether it is changed.
+  returned: success
+  type: bool
+  sample: false
 recovered:
   description:
     - What was done about an earlier run that had been cut off. V(restored) its change was undone, V(confirmed) it had
@@ -252,7 +264,7 @@ recovered:
 import contextlib
 import re
 from dataclasses import replace
-from typing import Sequence
+from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import nested, toml_text
@@ -295,9 +307,9 @@ def propose(runtime: Adapter, toolkit_path: str) -> Proposal:
     record = runtime.transaction.record()
     for path in (runtime.path, toolkit_path):
         record.name(path)
-    result = {"config_path": runtime.path, **told_by_toolkit(runtime, toolkit_path)}
+    result: Dict[str, Any] = {"config_path": runtime.path, **told_by_toolkit(runtime, toolkit_path)}
     if runtime.module.check_mode:
-        result["default_runtime"] = default_runtime(runtime)
+        result.update(default_runtime=default_runtime(runtime), options=dict(runtime.params))
     minimum = replace(TOOLKIT, version=version_in(runtime.params["minimum_toolkit"]))
     if runtime.present and minimum.refuses(result["toolkit_version"]):
         raise Refused(f"{minimum.complaint(result['toolkit_version'])} {minimum.remedy}")

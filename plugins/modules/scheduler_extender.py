@@ -243,6 +243,11 @@ backup:
   returned: success
   type: str
   sample: /var/lib/accel-kubernetes/backups/scheduler_extender-0a1b2c3d4e5f
+pending:
+  description: Whether check mode found something to change. It stays if a task overrides whether it is changed.
+  returned: success
+  type: bool
+  sample: false
 recovered:
   description:
     - What was done about an earlier run that had been cut off. V(restored) its change was undone, V(confirmed) it had

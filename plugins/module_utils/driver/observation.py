@@ -115,6 +115,8 @@ class Answers:
     fabric: Mapping[str, Any] = field(default_factory=dict)
     """What the installations of the driver and of the fabric manager brought."""
     reload: Mapping[str, Any] = field(default_factory=dict)
+    nvml: Mapping[str, Any] = field(default_factory=dict)
+    """The answer of the check of role ``gpu_plugins``, which asked NVML in this run."""
 
     def words(self, name: str) -> Tuple[str, ...]:
         """Return a list of texts of the packages' answer."""

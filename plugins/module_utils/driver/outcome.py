@@ -19,6 +19,16 @@ def silent_gpus(target: Target) -> List[str]:
     return [known.gpu.address for known in target.gpus if known.gpu.address not in listed]
 
 
+def is_unverified(target: Target) -> bool:
+    """Return whether NVML has to be asked about the driver: not where the check of this run asked the same one."""
+    if target.offline:
+        return False
+    nvml, answers = target.host.nvml or {}, target.answers
+    replaced = bool(answers.reload) or answers.installation.get("changed") is True
+    asked = bool(answers.nvml) and nvml.get("available") is True
+    return replaced or not asked or nvml.get("driver_version") != target.observed.loaded or bool(silent_gpus(target))
+
+
 def refuse_brought(target: Target) -> Iterator[Refusal]:
     """Yield that another driver came than was asked for.
 

@@ -139,6 +139,8 @@ class Plan:
     module: str
     """The kernel module, ``open`` or ``proprietary``."""
     installs: bool
+    unverified: bool
+    """Whether NVML has to be asked whether the driver works."""
     source_url: str
     """What is asked for to see whether the source answers."""
     refresh_lists: bool
@@ -185,6 +187,7 @@ def plan(values: Mapping[str, object], facts: Mapping[str, object], seen: Mappin
         wanted=target.wanted,
         module=target.module,
         installs=target.installs,
+        unverified=outcome.is_unverified(target),
         source_url=availability.source_url(target),
         refresh_lists=target.installs and target.family == "deb" and (target.uses_packages or prerequisites != ()),
         builds_module=options.dkms and not target.observed.installed,

@@ -144,6 +144,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
         diff=[_diff(change) for change in proposal.changes],
         backup=transaction.directory if proposal.changes and not module.check_mode else "",
         recovered=recovered,
+        pending=work and module.check_mode,
         **proposal.result,
     )
 

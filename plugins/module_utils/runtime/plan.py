@@ -58,6 +58,9 @@ class Plan:
     """The command that runs ``look.sh`` from its standard input: which files to look for, and what kubelet is told."""
     configures: bool
     """Whether there is a runtime to configure."""
+    registers: bool
+    """Whether to have the module bring the runtime: not where a check of this run, which nothing outdated, found all
+    as it should be."""
     state: str
     """``absent`` to take our part away."""
     module: Mapping[str, object]
@@ -87,13 +90,14 @@ def plan(
     removing, question = seen.get("removing") is True, _question(options, selection)
     # To take something away, a host need not be one that it could be brought to.
     asked: Iterator[Refusal] = iter(()) if removing else _refuse(options, host, selection)
-    answer = mapping(seen.get("answer"))
+    answer, module = mapping(seen.get("answer")), _module(options, selection)
     return Plan(
         refusals=Refusals(wrong or tuple(asked), tuple(_refuse_answer(options, host.name, question, answer))),
         look=tuple(_look(options)),
         configures=options.configure and selection.runtime != "",
+        registers=not _is_registered(module, seen) and options.configure,
         state="absent" if removing else "present",
-        module=_module(options, selection),
+        module=module,
         throttle=_throttle(selection, seen.get("groups")),
         question=question,
         toolkit=plan_toolkit(options, host, seen),
@@ -140,6 +144,21 @@ def _module(options: Options, selection: Selection) -> Dict[str, object]:
         "timeout": options.timeout,
     }
     return {name: value for name, value in given.items() if value is not None and value != ""}
+
+
+def _is_registered(module: Mapping[str, object], seen: Mapping[str, object]) -> bool:
+    """Return whether the check, asked with the same options, found nothing to change."""
+    looked, installation = mapping(seen.get("looked")), mapping(seen.get("installation"))
+    asked = mapping(looked.get("options"))
+    if looked.get("pending") is not False or looked.get("failed") or installation.get("changed"):
+        return False
+    # A register has lists where the plan has tuples.
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in module.items()}
+    return asked.get("state") == "present" and all(
+        value == plain[name] if name in plain else value is None or value == ""
+        for name, value in asked.items()
+        if name != "state"
+    )
 
 
 def _ignores_environment(options: Options, selection: Selection) -> bool:

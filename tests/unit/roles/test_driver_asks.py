@@ -46,6 +46,8 @@ def test_what_the_planner_is_told_of_tasks_is_what_they_register() -> None:
     registered = {name for text in TASKS.values() for name in re.findall(r"register: (\w+)", text)}
     told = set(re.findall(r"__driver_\w+", VARIABLES["__driver_seen"]))
     assert told <= registered
+    assert "register: gpu_plugins_nvml\n" in (ROLES / "gpu_plugins/tasks/preflight.yml").read_text()
+    assert "'nvml': gpu_plugins_nvml | default({})" in VARIABLES["__driver_seen"]
 
 
 @pytest.mark.parametrize(

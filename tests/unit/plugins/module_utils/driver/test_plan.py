@@ -782,6 +782,34 @@ def test_a_gpu_that_nvml_does_not_list_is_named() -> None:
     assert "NVML does not list the GPU at 0000:01:00.0; see the kernel log" in refusal.message
 
 
+ANSWER = {"available": True, "driver_version": "580.1", "gpus": [{"pci_address": "0000:00:00.0"}]}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "known", "seen", "unverified"),
+    [
+        ("580.1", ANSWER, {"nvml": {"changed": False}}, False),
+        ("580.1", ANSWER, {"nvml": {"changed": False}, "installation": {"changed": False}}, False),
+        # Facts of another run, which a cache keeps.
+        ("580.1", ANSWER, {}, True),
+        ("590.1", ANSWER, {"nvml": {"changed": False}}, True),
+        ("580.1", ANSWER, {"nvml": {"changed": False}, "installation": {"changed": True}}, True),
+        ("580.1", ANSWER, {"nvml": {"changed": False}, "reload": {"rc": 0}}, True),
+        ("580.1", ANSWER | {"available": False}, {"nvml": {"changed": False}}, True),
+        ("580.1", ANSWER | {"gpus": []}, {"nvml": {"changed": False}}, True),
+    ],
+)
+def test_nvml_is_asked_again_only_about_another_driver(
+    loaded: str, known: dict[str, Any], seen: dict[str, Any], unverified: bool
+) -> None:
+    decided = decide(facts("debian12") | {"accel_nvml": known}, observed(H100, loaded=loaded, installed=loaded), seen)
+    assert decided.unverified is unverified
+
+
+def test_a_driver_for_another_kernel_is_not_asked() -> None:
+    assert not decide(facts("debian12"), observed(H100), driver_kernel_release="6.9.0").unverified
+
+
 def test_a_runfile_on_the_controller_is_found(tmp_path: Path) -> None:
     runfile = tmp_path / "NVIDIA-Linux-x86_64-580.95.05.run"
     asked = {"driver_method": "runfile", "driver_runfile": str(runfile)}

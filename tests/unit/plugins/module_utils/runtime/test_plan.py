@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -367,3 +368,36 @@ def test_an_odd_answer_of_a_task_ends_in_a_plan(odd: object) -> None:
     for name in ["host", "groups", "removing", "found", "key", "installation", "answer"]:
         for seen in (odd, {"stdout_lines": odd, "rc": odd, "msg": odd, "stdout": odd, "stderr": odd}):
             assert runtime(planned(seen={name: seen})) in ("containerd", "")
+
+
+def looked(pending: bool = False, **variables: Any) -> dict[str, Any]:
+    """What the check of this run found, when it was asked with these variables."""
+    module = json.loads(json.dumps(planned(**variables).module))
+    return {"pending": pending, "changed": False, "options": {**module, "state": "present", "validate": None}}
+
+
+def test_runtime_the_check_found_right_is_not_registered() -> None:
+    assert planned().registers
+    assert not planned(seen={"looked": looked()}).registers
+    ready: dict[str, Any] = {"container_runtime_ready_command": ["systemctl", "is-active", "containerd"]}
+    assert not planned(seen={"looked": looked(**ready)}, **ready).registers
+
+
+@pytest.mark.parametrize(
+    "outdated",
+    [
+        {"looked": looked(pending=True)},
+        {"looked": looked() | {"failed": True}},
+        {"looked": looked(), "installation": {"changed": True}},
+        {"looked": looked(container_runtime_cdi=False)},
+        {"looked": looked(container_runtime_service="other.service")},
+        {"looked": {"skipped": True, "changed": False}},
+        {"looked": looked() | {"options": {**planned().module, "state": "absent"}}},
+    ],
+)
+def test_runtime_is_registered_if_the_check_is_outdated(outdated: dict[str, Any]) -> None:
+    assert planned(seen=outdated).registers
+
+
+def test_no_runtime_is_registered_where_none_is_configured() -> None:
+    assert not planned(container_runtime_configure=False).registers
