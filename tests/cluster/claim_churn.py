@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any
 from urllib.error import URLError
 
@@ -24,7 +24,7 @@ _SHARES = {10: 4, 20: 4, 30: 3, 50: 2}
 """Percent of a GPU that a container claims, each with its weight."""
 _WHOLE_WEIGHT = 1
 _TWO = 0.2
-"""Part of the pods that have two containers, each with a claim of its own."""
+"""Part of the pods that have two containers, each with a request of its own."""
 _DOOMED = 0.2
 """Part of the pods that are deleted before they end."""
 _FORCED = 0.3
@@ -33,25 +33,30 @@ _PAUSE = 1.0
 
 
 def templates() -> Iterator[dict[str, Any]]:
-    """A ResourceClaimTemplate for each size, by its name: ``whole`` or ``share-PERCENT``."""
+    """A ResourceClaimTemplate for each size, ``whole`` or ``share-PERCENT``, and for each two: one request for each."""
     sizes: dict[str, dict[str, Any]] = {WHOLE: {"deviceClassName": DRIVER}}
     for percent in _SHARES:
-        requests = {"cores": str(percent), "memory": f"{79 * percent // 100}Gi"}
-        sizes[f"share-{percent}"] = {"deviceClassName": SHARES, "capacity": {"requests": requests}}
-    for name, exactly in sizes.items():
-        spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
-        head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name}}
-        yield {**head, "spec": {"spec": spec}}
+        amounts = {"cores": str(percent), "memory": f"{79 * percent // 100}Gi"}
+        sizes[f"share-{percent}"] = {"deviceClassName": SHARES, "capacity": {"requests": amounts}}
+    for chosen in (*((size,) for size in sizes), *product(sizes, repeat=2)):
+        requests = [{"name": f"c{number}", "exactly": sizes[size]} for number, size in enumerate(chosen)]
+        head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+        yield {**head, "metadata": {"name": _template(chosen)}, "spec": {"spec": {"devices": {"requests": requests}}}}
+
+
+def _template(sizes: Sequence[str]) -> str:
+    return "-and-".join(sizes)
 
 
 def claiming(name: str, *sizes: str, **spec: Any) -> dict[str, Any]:
-    """A pod with a container for each of these templates, which has a claim of it."""
+    """A pod with a container for each of these sizes, and one claim with a request for each container.
+
+    With a claim for each, kube-controller-manager 1.36.2 may lose one of their names for ever (k#138407).
+    """
     made = pod(name, *({} for _ in sizes), **spec)
-    made["spec"]["resourceClaims"] = [
-        {"name": f"claim-{number}", "resourceClaimTemplateName": size} for number, size in enumerate(sizes)
-    ]
-    for number, container in enumerate(made["spec"]["containers"]):
-        container["resources"] = {"claims": [{"name": f"claim-{number}"}]}
+    made["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": _template(sizes)}]
+    for container in made["spec"]["containers"]:
+        container["resources"] = {"claims": [{"name": "gpus", "request": container["name"]}]}
     return made
 
 

@@ -25,7 +25,7 @@ from sim.cluster.client import until
 
 STUCK_SECONDS = 300.0
 STAYING = {"stays-0": ("share-20",), "stays-1": ("share-30", "share-20"), "stays-2": (WHOLE,)}
-"""Pods that outlive everything, by the templates of their containers' claims."""
+"""Pods that outlive everything, by what their containers claim."""
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("no_pods_left", "files")]
 
 
@@ -45,7 +45,7 @@ def test_claims_come_and_go_while_their_servants_are_killed(rig: Rig, node: DraN
             rig.api.create(PODS, claiming(name, *sizes))
         rig.wait_running(*STAYING)
         before = node.prepared()
-        assert len(before) == 4
+        assert len(before) == len(STAYING)
         killers = {"driver": driver.restart, "containerd": end_containerd}
         killers |= {name: partial(rig.restart, name) for name in ("kubelet", SCHEDULER, "kube-apiserver")}
         churn = ClaimChurn(rig, node, Plan(), killers)

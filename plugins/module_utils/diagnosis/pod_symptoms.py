@@ -258,6 +258,13 @@ BY_EVENT: Sequence[Symptom] = (
         "Check the pods of the node's network plugin (CNI), and /etc/cni/net.d.",
     ),
     Symptom(
+        "missing_object",
+        words(r"^FailedPrepareDynamicResources: .{0,400}ResourceClaim not created yet"),
+        "kubelet does not find in the pod's status which ResourceClaim it has",
+        "If this lasts, delete the pod, so that its controller makes another one. A pod with several"
+        " ResourceClaimTemplates may lose one of them (kubernetes#138407): give it one template with several requests.",
+    ),
+    Symptom(
         "device_missing",
         words(r"^FailedPrepareDynamicResources|prepare (?:dynamic )?resources"),
         "the node's DRA driver did not prepare the pod's claim, or kubelet does not know the driver",
