@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import Result, Series, process_tree, pss_bytes, report
-from bench.node import NAME, NAMESPACE, STOP_TIMEOUT, Node, simulated_node
+from bench.node import NAME, NAMESPACE, Node, end, simulated_node
 from bench.plugin import calls, quantiles, say, spent, timed, wait
 from bench.wire import Channel
 from cluster.control_plane import free_port
@@ -138,12 +138,7 @@ class Driver:
             error.add_note(log.read_text()[-3000:])
             raise
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
 
     def _ready(self) -> bool:
         try:

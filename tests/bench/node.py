@@ -70,12 +70,7 @@ class Node:
                 raise RuntimeError(f"{command[0]} did not register all GPUs; its log: {log.read_text()}") from error
             yield process
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
         self.wait_for(dict.fromkeys(self.devices, 0))
 
     def wait_for(self, devices: dict[str, int]) -> None:
@@ -86,6 +81,16 @@ class Node:
             return all(found.get(resource, 0) == count for resource, count in devices.items())
 
         self.kubelet.wait(there, REGISTER_TIMEOUT)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Have a daemon stop, and kill it when it does not."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextmanager

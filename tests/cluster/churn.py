@@ -9,9 +9,10 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,37 @@ class Plan:
     stay_seconds: float = field(default_factory=lambda: _number("STAY_SECONDS", 90))
     """The longest that a pod runs; the shortest is a quarter."""
     seed: int = field(default_factory=lambda: int(_number("SEED", time.time_ns() % 10**6)))
+
+
+Turn = Callable[[float, int], list[Any] | None]
+"""Looks at what there is and fills up to so many pods, at a time; those left, if the API server says."""
+
+
+def keep(plan: Plan, killers: Mapping[str, Callable[[], None]], kills: Counter[str], turn: Turn) -> None:
+    """Take turns for as long as planned, and kill one component after another, which is counted."""
+    victims = cycle(killers)
+    begin = time.monotonic()
+    kill_at = begin + plan.kill_seconds
+    while (now := time.monotonic()) < begin + plan.seconds:
+        if now >= kill_at:
+            kill_at += plan.kill_seconds
+            name = next(victims)
+            killers[name]()
+            kills[name] += 1
+        turn(now, plan.pods)
+        time.sleep(_PAUSE)
+
+
+def drain(turn: Turn, ends: Counter[str], patience: float) -> list[Any]:
+    """Let every pod come to its end; those left when none has ended for so many seconds."""
+    ended, at = ends.total(), time.monotonic()
+    while (left := turn(time.monotonic(), 0)) is None or left:
+        if ends.total() > ended:
+            ended, at = ends.total(), time.monotonic()
+        elif left is not None and time.monotonic() > at + patience:
+            break
+        time.sleep(_PAUSE)
+    return left
 
 
 class Books:
@@ -129,31 +161,14 @@ class Churn:
         kind = {"apiVersion": "v1", "kind": "ConfigMap"}
         made = self._rig.api.create(CONFIG_MAPS, kind | {"metadata": {"generateName": "churn-"}})["metadata"]
         self._owner = kind | {"name": made["name"], "uid": made["uid"], "controller": True}
-        victims = cycle(COMPONENTS)
-        begin = time.monotonic()
-        kill_at = begin + self._plan.kill_seconds
-        while (now := time.monotonic()) < begin + self._plan.seconds:
-            if now >= kill_at:
-                kill_at += self._plan.kill_seconds
-                name = next(victims)
-                kill(self._rig, name)
-                self.kills[name] += 1
-            self._turn(now, self._plan.pods)
-            time.sleep(_PAUSE)
+        keep(self._plan, {name: partial(kill, self._rig, name) for name in COMPONENTS}, self.kills, self._turn)
 
     def drain(self, patience: float) -> list[str]:
         """Let every pod come to its end; those that have not when none has for so many seconds.
 
         Whoever asks for whole GPUs has waited for pods with less, and comes last.
         """
-        ended, at = self.ends.total(), time.monotonic()
-        while (left := self._turn(time.monotonic(), 0)) is None or left:
-            if self.ends.total() > ended:
-                ended, at = self.ends.total(), time.monotonic()
-            elif left is not None and time.monotonic() > at + patience:
-                break
-            time.sleep(_PAUSE)
-        return accounts.unended(left)
+        return accounts.unended(drain(self._turn, self.ends, patience))
 
     def _turn(self, now: float, pods: int) -> list[Any] | None:
         """Look at what there is, take away what is over and fill up to so many; those left, if the API server says."""

@@ -8,12 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import cycle, product
+from itertools import product
 from typing import Any
 from urllib.error import URLError
 
 from cluster.accounts import ENDED
-from cluster.churn import Plan
+from cluster.churn import Plan, drain, keep
 from cluster.dra import DRIVER, GROUP, MEMORY, SHARES, DraNode
 from cluster.node import pod
 from cluster.rig import PODS, Rig
@@ -29,7 +29,6 @@ _DOOMED = 0.2
 """Part of the pods that are deleted before they end."""
 _FORCED = 0.3
 """Part of those that are deleted by force."""
-_PAUSE = 1.0
 
 
 def templates() -> Iterator[dict[str, Any]]:
@@ -81,28 +80,11 @@ class ClaimChurn:
 
     def run(self) -> None:
         """All of it, but for the pods that are left."""
-        victims = cycle(self._killers)
-        begin = time.monotonic()
-        kill_at = begin + self._plan.kill_seconds
-        while (now := time.monotonic()) < begin + self._plan.seconds:
-            if now >= kill_at:
-                kill_at += self._plan.kill_seconds
-                name = next(victims)
-                self._killers[name]()
-                self.kills[name] += 1
-            self._turn(now, self._plan.pods)
-            time.sleep(_PAUSE)
+        keep(self._plan, self._killers, self.kills, self._turn)
 
     def drain(self, patience: float) -> list[str]:
         """Let every pod come to its end; the names of those left when none has ended for so many seconds."""
-        ended, at = self.ends.total(), time.monotonic()
-        while (left := self._turn(time.monotonic(), 0)) is None or left:
-            if self.ends.total() > ended:
-                ended, at = self.ends.total(), time.monotonic()
-            elif left is not None and time.monotonic() > at + patience:
-                break
-            time.sleep(_PAUSE)
-        return [each["metadata"]["name"] for each in left]
+        return [each["metadata"]["name"] for each in drain(self._turn, self.ends, patience)]
 
     def _turn(self, now: float, pods: int) -> list[Any] | None:
         """Look at what there is, take away what is over, and fill up; the pods left, if the API server says."""

@@ -46,33 +46,17 @@ def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kube-accel", description="Serves NVIDIA GPUs on Kubernetes nodes.")
     commands = parser.add_subparsers(dest="command", required=True)
     host, node, state = _host_flags(), _node_flags(), _state_flags()
-    for command, add in (
-        (
-            commands.add_parser("plugin", parents=[node, host, state], help="run the device plugin of this node"),
-            _add_plugin,
-        ),
-        (commands.add_parser("dra", parents=[host, state], help="run the DRA driver of this node"), _add_dra),
-        (commands.add_parser("extender", help="run the scheduler extender"), _add_extender),
-        (
-            commands.add_parser("quiesce", parents=[state], help="make the device plugin release NVML for a while"),
-            _add_quiesce,
-        ),
-        (
-            commands.add_parser(
-                "validate", parents=[node, host, state], help="check this node, with one line per check"
-            ),
-            _add_validate,
-        ),
-        (
-            commands.add_parser("benchmark", help="do a fixed amount of work on a GPU, and print how long it took"),
-            _add_benchmark,
-        ),
-        (
-            commands.add_parser("inspect", help="show which pods have which GPUs of the cluster (needs kubectl)"),
-            _add_inspect,
-        ),
+    for name, parents, text, add in (
+        ("plugin", [node, host, state], "run the device plugin of this node", _add_plugin),
+        ("dra", [host, state], "run the DRA driver of this node", _add_dra),
+        ("extender", [], "run the scheduler extender", _add_extender),
+        ("quiesce", [state], "make the device plugin release NVML for a while", _add_quiesce),
+        ("validate", [node, host, state], "check this node, with one line per check", _add_validate),
+        ("benchmark", [], "do a fixed amount of work on a GPU, and print how long it took", _add_benchmark),
+        ("inspect", [], "show which pods have which GPUs of the cluster (needs kubectl)", _add_inspect),
     ):
-        if chosen is None or command.prog == f"{parser.prog} {chosen}":
+        command = commands.add_parser(name, parents=parents, help=text)
+        if chosen in (None, name):
             add(command)
     return parser
 

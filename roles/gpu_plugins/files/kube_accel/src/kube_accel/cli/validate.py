@@ -260,20 +260,17 @@ def check_plugin(status: Mapping[str, Any]) -> Check:
 
 def check_dra(status: Mapping[str, Any]) -> Iterator[Check]:
     """Check that the DRA driver is registered, and that it offers what it is to offer."""
+    slices, shares, log = status["slices"], status["shares"], "see the driver's log"
+    known = f"registered, {len(status['claims'])} claims prepared"
     if not status["registered"]:
-        yield Check(Status.FAIL, "driver", f"not registered: {status['registration']}", "see the driver's log")
-    else:
-        yield Check(Status.OK, "driver", f"registered, {len(status['claims'])} claims prepared")
-    slices = status["slices"]
-    if slices != WELL:
-        yield Check(Status.FAIL, "slices", slices, "see the driver's log")
-    else:
-        yield Check(Status.OK, "slices", slices)
-    shares = status["shares"]
-    if shares not in (OFFERED, NOT_WANTED):
-        yield Check(Status.FAIL, "shares", shares, "correct that, or set gpu_plugins_dra_shares: false")
-    else:
-        yield Check(Status.OK, "shares", shares)
+        known = f"not registered: {status['registration']}"
+    off = "correct that, or set gpu_plugins_dra_shares: false"
+    for name, detail, well, remedy in (
+        ("driver", known, status["registered"], log),
+        ("slices", slices, slices == WELL, log),
+        ("shares", shares, shares in (OFFERED, NOT_WANTED), off),
+    ):
+        yield Check(Status.OK, name, detail) if well else Check(Status.FAIL, name, detail, remedy)
 
 
 def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str, clients: Collection[str] = ()) -> Check:

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
 
-from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.api import ApiError, ApiRefusedError, pod_path
 from kube_accel.kube.cgroups import Place
 from kube_accel.kube.client import KubeClient
 from kube_accel.metrics.tenancy import Container
@@ -98,9 +97,8 @@ class ClaimPods:
 
     def _read(self, namespace: str, name: str) -> SeenPod | None:
         """Return a pod; an empty one where there is none, None while nobody answers."""
-        parts = (quote(part, safe="") for part in (namespace, name))
         try:
-            return _seen(self._client.get("/api/v1/namespaces/{}/pods/{}".format(*parts)))
+            return _seen(self._client.get(pod_path(namespace, name)))
         except ApiRefusedError as error:
             return SeenPod("") if error.status == _NOT_FOUND else None
         except ApiError:

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, Prepared, PreparedClaim, PreparedDevice
 from kube_accel.dra.claims import Allotted, ClaimError, allotted
@@ -16,7 +15,7 @@ from kube_accel.dra.portions import in_the_way
 from kube_accel.dra.slices import usable_bytes
 from kube_accel.dra.specifications import ClaimSpecifications
 from kube_accel.dra.status import StatusWriter
-from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.api import ApiError, ApiRefusedError, claim_path
 from kube_accel.kube.client import KubeClient
 
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class Preparer:
         """
         if not _UID.fullmatch(uid):
             raise ClaimError(f"claim {namespace}/{name} has no UID that can be used: {uid!r}")
-        document = self._client.get(_path(namespace, name))
+        document = self._client.get(claim_path(namespace, name))
         wanted = allotted(document, uid, self._pool)
         state = self._devices.state
         if state.inventory is None:
@@ -120,7 +119,7 @@ class Preparer:
 
     def _exists(self, uid: str, claim: PreparedClaim) -> bool:
         try:
-            found = self._client.get(_path(claim.namespace, claim.name))
+            found = self._client.get(claim_path(claim.namespace, claim.name))
         except ApiRefusedError as error:
             if error.status == _NOT_FOUND:
                 return False
@@ -185,11 +184,6 @@ def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared
                 f"{device.device} ({device.uuid}) is still prepared for {', '.join(dict.fromkeys(owners))}; kubelet"
                 " tries again until the containers of that claim have ended"
             )
-
-
-def _path(namespace: str, name: str) -> str:
-    parts = (quote(part, safe="") for part in (namespace, name))
-    return "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}".format(*parts)
 
 
 def names(claims: Iterable[PreparedClaim]) -> frozenset[str]:

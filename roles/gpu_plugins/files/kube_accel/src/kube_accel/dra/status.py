@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import quote
 
 from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.dra.slices import DRIVER, quantity, usable_bytes
-from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.api import ApiError, ApiRefusedError, claim_path
 from kube_accel.kube.client import KubeClient
 from kube_accel.model import Gpu
 from kube_accel.shared.api_json import ODD
@@ -127,8 +126,7 @@ class StatusWriter:
             "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": uid},
             "status": {"devices": devices(claim, self._pool, self._gpus(), now)},
         }
-        names = (quote(part, safe="") for part in (claim.namespace, claim.name))
-        path = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}/status".format(*names)
+        path = f"{claim_path(claim.namespace, claim.name)}/status"
         self._client.send("PATCH", path, body, APPLY, {"fieldManager": DRIVER, "force": "true"})
 
     def _log_once(self, claim: PreparedClaim, error: ApiRefusedError) -> None:

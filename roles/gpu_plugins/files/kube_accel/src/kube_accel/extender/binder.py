@@ -16,10 +16,10 @@ from kube_accel.extender.cache import Cluster
 from kube_accel.extender.decide import Decider
 from kube_accel.extender.leader_lease import LeaderLease, NotOursError
 from kube_accel.extender.node import Node, Reservation
-from kube_accel.extender.pods import Pod, pod_path, uses_of
+from kube_accel.extender.pods import Pod, uses_of
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.wire import BindArguments
-from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.api import ApiError, ApiRefusedError, pod_path
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
 from kube_accel.placement.why import why

@@ -24,12 +24,12 @@ from kube_accel.extender.heap import Heap
 from kube_accel.extender.leader_lease import LeaderLease
 from kube_accel.extender.metrics import Labels, Metrics
 from kube_accel.extender.node import Reservation
-from kube_accel.extender.pods import Pod, PodReader, pod_path
+from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.quota import Quotas, QuotaSink
 from kube_accel.extender.service import VERBS, Layout, Scheduling, Service
 from kube_accel.extender.sinks import NodeSink, PodSink
 from kube_accel.extender.traffic import Traffic
-from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.api import ApiError, ApiRefusedError, pod_path
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.metrics.families import PENDING

@@ -32,9 +32,9 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from kube_accel.extender.cache import Cluster
-from kube_accel.extender.pods import TAKEN, Pod, Version, pod_path
+from kube_accel.extender.pods import TAKEN, Pod, Version
 from kube_accel.extender.wire import BindArguments
-from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
+from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError, pod_path
 from kube_accel.shared.api_json import ApiJsonError, checked
 
 _log = logging.getLogger(__name__)

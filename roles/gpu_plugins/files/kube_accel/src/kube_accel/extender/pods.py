@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
 
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
@@ -290,11 +289,6 @@ def assignment_text(item: Mapping[str, Any]) -> str | None:
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     text = annotations.get(ANNOTATION)
     return text if isinstance(text, str) else None
-
-
-def pod_path(namespace: str, name: str) -> str:
-    """Return where the API server has a pod."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 def nominated_node(item: Mapping[str, Any]) -> str:

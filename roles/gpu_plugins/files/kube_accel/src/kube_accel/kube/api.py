@@ -98,6 +98,16 @@ class ApiClient:
         return answer.body
 
 
+def pod_path(namespace: str, name: str) -> str:
+    """Return where the API server has a pod."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def claim_path(namespace: str, name: str) -> str:
+    """Return where the API server has a ResourceClaim."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
+
+
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
     """Return a context that trusts this authority, or the system's if it is None. Raises OSError."""
     context = ssl.create_default_context(cafile=ca_file)

@@ -79,16 +79,15 @@ class Drain:
             raise WaitingError(problem)
 
     def _evict(self, client: KubeClient, pod: Pod) -> None:
-        from kube_accel.kube.api import ApiRefusedError
+        from kube_accel.kube.api import ApiRefusedError, pod_path
 
         if not pod.uid:
             return  # gone, and kubelet has not noticed
-        namespace, name = quote(pod.namespace, safe=""), quote(pod.name, safe="")
         metadata = {"name": pod.name, "namespace": pod.namespace}
         options = {"preconditions": {"uid": pod.uid}}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
         try:
-            client.post(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+            client.post(f"{pod_path(pod.namespace, pod.name)}/eviction", body)
         except ApiRefusedError as error:
             # A disruption budget may let it go later.
             if error.status not in (_TOO_MANY, _NOT_FOUND):

@@ -7,10 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from queue import SimpleQueue
-from urllib.parse import quote
 
 from kube_accel.kube import events
-from kube_accel.kube.api import ApiError, ApiRefusedError
+from kube_accel.kube.api import ApiError, ApiRefusedError, pod_path
 from kube_accel.kube.client import KubeClient
 from kube_accel.plugin.allocation.pods import NodePod
 
@@ -83,7 +82,7 @@ class Reporter:
     def _remove(self, pod: NodePod, why: str, reason: str, said: str, options: Mapping[str, int]) -> None:
         self._bucket.take()
         self._report_removal(pod, reason, said)
-        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+        path = pod_path(pod.namespace, pod.name)
         try:
             self._client.send("DELETE", path, {"preconditions": {"uid": pod.uid}, **options})
         except ApiRefusedError as error:
