@@ -20,6 +20,7 @@ from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.fd_cache import FdCache
 from kube_accel.enforce.policy import Feedback, Limit, Policy, Use
+from kube_accel.enforce.spares import Spare
 from waiting import wait
 
 GIB = 1 << 30
@@ -129,11 +130,33 @@ def test_repairs_that_made_room_are_reported_at_the_next_look(
     assert containers.policy(KEY) == POLICY
     os.truncate(containers.state_path(KEY), 1 << 24)
     monkeypatch.setattr(containers.spares, "take", full)
+    monkeypatch.setattr("kube_accel.enforce.containers._ROOM_SECONDS", 0)
     with pytest.raises(OSError, match="no room"):
         containers.start(key_of(["b::m0"]), POLICY)
     wait(lambda: containers.state_path(KEY).stat().st_size < 1 << 24, "the size to be put right", 20)
     assert containers.trim({KEY: POLICY}) == {KEY: {Wrong.GROWN}}
     assert containers.trim({KEY: POLICY}) == {}
+
+
+def test_a_start_takes_room_back_until_it_has_some(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has looked at the tenant's account yet, and the tenant takes the room again before the start has it."""
+    state, take, again = containers.state_path(KEY), containers.spares.take, iter(range(2))
+
+    def grow() -> None:
+        os.truncate(state, 1 << 24)
+
+    def taken() -> Spare:
+        if next(again, None) is not None:
+            grow()
+        if state.stat().st_size > layouts.state_size(1):
+            raise OSError(errno.ENOSPC, "no room")
+        return take()
+
+    grow()
+    monkeypatch.setattr(containers.spares, "take", taken)
+    key = key_of(["b::m0"])
+    containers.start(key, POLICY)
+    assert containers.policy(key) == POLICY
 
 
 def test_a_state_that_was_cut_short_counts_nothing(containers: Containers) -> None:

@@ -40,8 +40,8 @@ _KEPT_SECONDS = 600.0
 _MOST_POLICY = 1 << 12
 """More bytes than a policy of any layout has."""
 _KEY = re.compile("[0-9a-f]{32}")
-_ROOM_SECONDS = 1.0
-"""How long a start waits for room that tenants took, once no spare files are left."""
+_ROOM_SECONDS = 3.0
+"""How long a start takes room back from tenants, who may take it again, once no spare files are left."""
 _LOOK_SECONDS = 0.02
 _LOCK = struct.Struct("hhqqi4x")
 """``struct flock`` of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid."""
@@ -125,13 +125,18 @@ class Containers:
 
     def _spare_of_room_made(self) -> Spare:
         """Return files made in what tenants took beyond their accounts. Raises OSError."""
-        found = self._trimmed({key: known[1][0] for key, known in list(self._known.items())})
-        with self._lock:
-            self._untold = _both(self._untold, found)
+        policies = {key: policy for key, (policy, _) in self.read_all(self.keys()).items()}
         deadline = time.monotonic() + _ROOM_SECONDS
-        while not self.spares.ready() and time.monotonic() < deadline:
+        while True:
+            found = self._trimmed(policies)
+            with self._lock:
+                self._untold = _both(self._untold, found)
+            try:
+                return self.spares.take()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
             time.sleep(_LOOK_SECONDS)
-        return self.spares.take()
 
     def _keep(self, key: str, given: Spare) -> None:
         """Use these open files of a container from now on, which are no longer the caller's to close."""

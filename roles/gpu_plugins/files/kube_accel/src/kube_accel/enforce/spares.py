@@ -99,10 +99,6 @@ class Spares:
             spare.discard()
         return self._make()
 
-    def ready(self) -> bool:
-        """Return whether there is one."""
-        return bool(self._ready)
-
     def fill(self) -> bool:
         """Make as many as are to be there, unless another thread does; return whether they are there."""
         if not self._making.acquire(blocking=False):
