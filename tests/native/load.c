@@ -116,7 +116,7 @@ struct work {
 
 static void *work(void *argument) {
     struct work *mine = argument;
-    void *streams[16] = {NULL}, *graph = NULL;
+    void *streams[256] = {NULL}, *graph = NULL;
     CALL(cuCtxSetCurrent, 4000, context);
     for (int64_t i = 0; i < stream_count; i++) CALL(cuStreamCreate, 2000, &streams[i], 1);
     graph = make_graph();

@@ -130,13 +130,14 @@ def test_short_work_measured_by_launch_is_limited(card: Card, work: str) -> None
     assert container.work().launches > 0.99 * answer["launched"]
 
 
-@pytest.mark.parametrize("length", [3000, 30000])
-def test_streams_that_run_at_once_are_not_taken_for_a_queue(card: Card, length: int) -> None:
+@pytest.mark.parametrize(("length", "streams"), [(3000, 16), (30000, 16), (30000, 250)])
+def test_streams_that_run_at_once_are_not_taken_for_a_queue(card: Card, length: int, streams: int) -> None:
+    """Many streams wait once, for their first launches: how long one takes is not known before."""
     container = card.container(60)
-    [answer] = card.run((container, f"10 {length} streams=16 sync=16 think={2 * length}"))
+    [answer] = card.run((container, f"10 {length} streams={streams} sync={streams} think={2 * length}"))
     assert near(answer["share"], 33)
-    assert container.work().throttled_ns == 0
-    assert answer["launched"] * 3 * length > 16 * 0.98 * 10**7
+    assert container.work().throttled_ns <= (1100 * length if streams > 32 else 0)
+    assert answer["launched"] * 3 * length > streams * 0.98 * 10**7
 
 
 def test_a_container_that_uses_less_than_its_share_never_waits(card: Card) -> None:

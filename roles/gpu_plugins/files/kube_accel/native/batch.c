@@ -30,7 +30,7 @@ void batch_owe(struct batch *batch, uint32_t launches) {
     struct meter *meter = batch->meter;
     if (!__atomic_fetch_add(&meter->outstanding, launches, __ATOMIC_RELAXED))
         __atomic_store_n(&meter->since, batch->opened, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&process()->queued[batch->place], launches, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&process()->streams[batch->place].queued, launches, __ATOMIC_RELAXED);
 }
 
 void batch_put_back(struct batch *batch) {

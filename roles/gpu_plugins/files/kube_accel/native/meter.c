@@ -76,9 +76,29 @@ static CUstream name_of(CUstream stream, bool per_thread) { return stream ? stre
 
 static void *thread_of(CUstream stream) { return stream == PER_THREAD ? (void *)&errno : NULL; }
 
-static size_t place_of(const struct meter *meter, CUstream stream, const void *thread) {
-    return (size_t)(((uintptr_t)stream ^ (uintptr_t)meter >> 3 ^ (uintptr_t)thread >> 4) * 0x9e3779b97f4a7c15u >> 40) %
-           STREAMS;
+static bool take_place(struct stream *at, uint64_t before, uint64_t key) {
+    return __atomic_compare_exchange_n(&at->key, &before, key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+           before == key;
+}
+
+// Where all near its hash are others', a stream gets the place of one without a launch on its way, and at last shares
+// one: then each is thought to have queued what both have.
+static size_t place_of(struct process *mine, const struct meter *meter, CUstream stream, const void *thread) {
+    uint64_t key = ((uintptr_t)stream ^ (uintptr_t)meter >> 3 ^ (uintptr_t)thread >> 4) * 0x9e3779b97f4a7c15u;
+    size_t first = (size_t)(key >> 40);
+    for (size_t i = first; i < first + PROBES; i++) {
+        struct stream *at = &mine->streams[i % STREAMS];
+        uint64_t found = __atomic_load_n(&at->key, __ATOMIC_RELAXED);
+        if (found == key || (!found && take_place(at, 0, key))) return i % STREAMS;
+    }
+    for (size_t i = first; i < first + PROBES; i++) {
+        struct stream *at = &mine->streams[i % STREAMS];
+        if (__atomic_load_n(&at->queued, __ATOMIC_RELAXED)) continue;
+        if (!take_place(at, __atomic_load_n(&at->key, __ATOMIC_RELAXED), key)) continue;
+        __atomic_store_n(&at->steady, 0, __ATOMIC_RELAXED);
+        return i % STREAMS;
+    }
+    return first % STREAMS;
 }
 
 // Time that launches already made on a stream will still take, as far as the average tells. What other streams have
@@ -87,7 +107,7 @@ static size_t place_of(const struct meter *meter, CUstream stream, const void *t
 static int64_t ahead_of_gpu(struct process *mine, const struct meter *meter, size_t place, uint64_t now) {
     uint64_t average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED),
              since = __atomic_load_n(&meter->since, __ATOMIC_RELAXED);
-    uint32_t launches = __atomic_load_n(average ? &mine->queued[place] : &meter->outstanding, __ATOMIC_RELAXED);
+    uint32_t launches = __atomic_load_n(average ? &mine->streams[place].queued : &meter->outstanding, __ATOMIC_RELAXED);
     if (average) return (int64_t)(average * launches);
     return launches > LAUNCHES && now > since ? (int64_t)((now - since) * launches) : 0;
 }
@@ -130,7 +150,7 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     if (!meter) return result;
     stream = name_of(stream, per_thread);
     void *thread = thread_of(stream);
-    size_t place = place_of(meter, stream, thread), lane = place % LANES;
+    size_t place = place_of(mine, meter, stream, thread), lane = place % LANES;
     uint64_t now = now_ns();
     int64_t left = budget_left(meter->index, now);
     if (__builtin_expect(left < 0 || too_far(meter, ahead_of_gpu(mine, meter, place, now), left), 0)) {
@@ -140,7 +160,8 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     }
     pass->at = now;
     // No other thread can record an event on this one's own default stream.
-    pass->precise = thread || (__atomic_load_n(&mine->steady[place], __ATOMIC_RELAXED) < PRECISE && sample(mine, now));
+    pass->precise =
+        thread || (__atomic_load_n(&mine->streams[place].steady, __ATOMIC_RELAXED) < PRECISE && sample(mine, now));
     spin_lock(&mine->lanes[lane].lock);
     struct batch *batch = mine->lanes[lane].open;
     bool ours = batch && batch->meter == meter && batch->stream == stream && batch->thread == thread;

@@ -8,6 +8,7 @@
 
 #define LANES   64
 #define STREAMS 4096
+#define PROBES  8 // places in which a stream may be found
 #define METERS  64
 #define BATCHES 512
 #define DEPTH   (20 * MILLISECOND) // how far launches may run ahead of the GPU
@@ -46,13 +47,18 @@ struct meter { // a context
     int64_t offset; // CLOCK_MONOTONIC at base
 };
 
+struct stream { // in the place of its hash, or soon after it
+    uint64_t key; // 0: none has the place yet
+    uint32_t queued; // launches not yet paid for
+    uint8_t steady; // batches since the GPU may last have been idle within one, as far as PRECISE
+};
+
 struct process { // not inherited by a forked child
     struct {
         uint32_t lock;
         struct batch *open;
     } lanes[LANES];
-    uint32_t queued[STREAMS]; // launches not yet paid for, by stream
-    uint8_t steady[STREAMS]; // batches of it since the GPU may last have been idle within one, as far as PRECISE
+    struct stream streams[STREAMS];
     uint64_t sampled, random; // up to when precise measurements are used up
     struct meter meters[METERS];
     struct batch batches[BATCHES];

@@ -29,7 +29,7 @@ static bool began(struct meter *meter, struct batch *batch, int64_t *from) {
 
 // What the batch's launches took of the time between its events; also settles how its stream is measured from now on.
 static uint64_t likely(struct meter *meter, const struct batch *batch, uint64_t start, uint64_t took) {
-    uint8_t *steady = &process()->steady[batch->place], so_far = __atomic_load_n(steady, __ATOMIC_RELAXED);
+    uint8_t *steady = &process()->streams[batch->place].steady, so_far = __atomic_load_n(steady, __ATOMIC_RELAXED);
     uint64_t average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED), end = start + took;
     uint64_t open = batch->last > start ? batch->last - start : 0, each = took / batch->launches;
     uint64_t idle = batch->idle + (batch->pauses < open ? batch->pauses : open); // but what the GPU was behind by
