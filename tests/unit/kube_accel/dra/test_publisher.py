@@ -28,8 +28,8 @@ class Node:
         self.prepared: set[str] = set()
         self.publisher = Publisher(cast(KubeClient, api), "node-1", state, self._wanted)
 
-    def _wanted(self, keeps_taints: bool, withheld: bool) -> Any:
-        return self.devices.wanted(keeps_taints, withheld, self.prepared)
+    def _wanted(self, keeps_taints: bool, withheld: bool, fixed: int) -> Any:
+        return self.devices.wanted(keeps_taints, withheld, self.prepared, fixed=fixed)
 
     def see(self, *lost: int) -> None:
         self.devices.see(ready(3, dict.fromkeys(lost, LOST)))

@@ -18,7 +18,7 @@ from kube_accel.dra.shares import Shares
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.policy import Limit
 from unit.kube_accel.dra.node import ClaimNode
-from unit.kube_accel.plugin.fakes import inventory, uuid
+from unit.kube_accel.plugin.fakes import inventory, ready, uuid
 
 GIB = 1 << 30
 Results = list[tuple[str, str, int, int]]
@@ -151,7 +151,8 @@ def test_share_is_refused_where_nothing_enforces_it(node: ClaimNode) -> None:
 
 
 def test_more_gpus_than_a_policy_has_are_refused(node: ClaimNode) -> None:
-    share(node, "a", [("r", "gpu-00", 1, 1)] * 17)
+    node.devices.see(ready(17))
+    share(node, "a", [("r", f"gpu-{index:02}", 1, 1) for index in range(17)])
     with pytest.raises(ClaimError, match=r"request r: .*a policy is for 1 to 16 GPUs"):
         prepare(node.preparer(node.shares()), "a")
 

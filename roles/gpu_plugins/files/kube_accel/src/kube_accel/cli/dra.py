@@ -66,8 +66,10 @@ def _options(arguments: argparse.Namespace) -> DraOptions:
         sysfs_root=arguments.sysfs_root,
         cdi=CdiOptions(arguments.cdi_dir, arguments.nvidia_cdi_hook_path),
         delivery=delivery,
-        shares=ShareOptions(arguments.shim_dir, arguments.share_capabilities, arguments.context_overhead)
-        if arguments.shares
+        shares=ShareOptions(
+            arguments.shim_dir, arguments.share_capabilities, arguments.context_overhead, arguments.shares
+        )
+        if arguments.shares or arguments.fixed_shares
         else None,
         metrics=MetricsOptions(arguments.metrics_interval, arguments.metrics_aliases, arguments.metrics_profiling),
     )

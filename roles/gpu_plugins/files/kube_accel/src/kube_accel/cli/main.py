@@ -174,7 +174,8 @@ def _add_dra(dra: argparse.ArgumentParser) -> None:
     _add_metrics(dra)
     _add_driver_files(dra.add_argument_group("what containers with GPUs get"))
     shares = dra.add_argument_group("shares of GPUs")
-    shares.add_argument("--shares", action="store_true", help="let claims take shares of GPUs")
+    shares.add_argument("--shares", action="store_true", help="let claims say how much of a GPU they want")
+    shares.add_argument("--fixed-shares", action="store_true", help="cut GPUs into equal shares if a label says so")
     _add_interposer(shares)
 
 

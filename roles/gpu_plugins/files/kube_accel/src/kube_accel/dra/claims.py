@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_accel.dra.portions import Portion
-from kube_accel.dra.slices import DRIVER, TAINT
+from kube_accel.dra.slices import DRIVER, TAINT, cut
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
 from kube_accel.shared.modes import CORES, DRA_SHARE_CLASS
 from kube_accel.shared.printable import line
@@ -51,7 +51,7 @@ class Allotted:
     share_id: str = ""
     """What tells it from other allocations of the same device; empty where there can be none."""
     portion: Portion | None = None
-    """None for all of the GPU."""
+    """None for all of the device, which may be a fixed share."""
     admin: bool = False
     """It watches over a device that others use."""
     tolerant: bool = False
@@ -100,11 +100,14 @@ def _result(result: Mapping[str, Any], asked: Mapping[str, Any], pool: str) -> A
 
 
 def _portion(result: Mapping[str, Any], asked: Mapping[str, Any]) -> Portion | None:
-    """Return the share that a claim was given; None for all of the GPU, which it then asked for. Raises ClaimError."""
+    """Return the share that a claim was given; None for all of the device, which it then asked for.
+
+    Raises ClaimError.
+    """
     of_shares, request = asked.get("deviceClassName") == DRA_SHARE_CLASS, result["request"]
     sized = bool((asked.get("capacity") or {}).get("requests"))
     if not result.get("shareID"):
-        if sized or of_shares:
+        if (sized or of_shares) and not cut(result["device"])[1]:
             raise ClaimError(
                 f"request {request} asks for a share, and the cluster gave it all of {result['device']}: its feature"
                 f" gate DRAConsumableCapacity is off. Enable the gate, or ask class {DRIVER} for a whole GPU"

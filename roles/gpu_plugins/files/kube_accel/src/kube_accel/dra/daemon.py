@@ -31,6 +31,7 @@ from kube_accel.plugin.front import listen
 from kube_accel.plugin.mode_lock import DRA
 from kube_accel.plugin.node.cdi_writer import CdiDocuments
 from kube_accel.plugin.node.driver_files import DriverFinder
+from kube_accel.shared.label_names import FIXED_SHARES
 from kube_accel.stopping import Parts
 
 _log = logging.getLogger(__name__)
@@ -146,9 +147,11 @@ class DraDaemon:
                 _log.warning("the claims' CDI specifications are not kept", extra={"reason": str(error)})
         self._files_problem = problem
 
-    def _wanted(self, keeps_taints: bool, withheld: bool) -> Sequence[Device] | None:
-        prepared = frozenset() if keeps_taints else names(self._preparer.claims().values())
-        return self._devices.wanted(keeps_taints, withheld, prepared, not self._shares.problem)
+    def _wanted(self, keeps_taints: bool, withheld: bool, fixed: int) -> Sequence[Device] | None:
+        prepared, unfit = names(self._preparer.claims().values()), bool(self._shares.problem)
+        shared = self._shares.wanted and not unfit
+        # Whoever has a GPU cut into shares does not want it to be given whole.
+        return self._devices.wanted(keeps_taints, withheld or bool(fixed and unfit), prepared, shared, fixed)
 
     def _readyz(self) -> str:
         registration = self._sockets.registration
@@ -161,6 +164,11 @@ class DraDaemon:
 
     def _shares_problem(self) -> str:
         """Return why shares that are wanted are not offered; empty where they are, or are not wanted."""
+        if self._publisher.fixed:
+            return self._shares.problem and (
+                f"GPUs are withheld: label {FIXED_SHARES} of the node has them cut into {self._publisher.fixed} shares,"
+                f" and {self._shares.problem}"
+            )
         if not self._shares.wanted:
             return ""
         if SHARED in self._publisher.dropped:
@@ -170,8 +178,13 @@ class DraDaemon:
             )
         return self._shares.problem and f"shares are not offered: {self._shares.problem}"
 
+    def _offered(self) -> str:
+        return OFFERED if self._shares.wanted or self._publisher.fixed else NOT_WANTED
+
     def _holdings_changed(self) -> None:
         self._publisher.holdings_changed()
+        if self._devices.waiting:
+            self._publisher.wake()
         if self._measuring is not None:
             self._measuring.changed()
 
@@ -189,7 +202,8 @@ class DraDaemon:
             "mode": DRA,
             "slices": publisher.problem or WELL,
             "dropped": sorted(publisher.dropped),
-            "shares": self._shares_problem() or (OFFERED if self._shares.wanted else NOT_WANTED),
+            "shares": self._shares_problem() or self._offered(),
+            "fixed": publisher.fixed,
             "claims": {uid: str(claim) for uid, claim in self._preparer.claims().items()},
         }
 
@@ -200,4 +214,4 @@ def _shares(options: DraOptions) -> Shares:
         return Shares(None)
     paths = Paths(options.state_dir, wanted.shim_dir, options.sysfs_root, options.dev_root, options.cdi.directory)
     interposer = Interposer(paths, options.delivery, DriverFinder().find, capabilities=wanted.capabilities)
-    return Shares(interposer, wanted.context_overhead_bytes)
+    return Shares(interposer, wanted.context_overhead_bytes, wanted.sized)

@@ -40,7 +40,7 @@ class Measuring:
         preparer, shares = claims
         ledger = Ledger(options.state_dir, DRA_MODE, owner=Owner(options.node_name, this_machine()))
         # Without shares no GPU has two tenants, and the processes of others are not to be seen.
-        pods = ClaimPods(client) if shares.wanted else None
+        pods = ClaimPods(client) if shares.enforced else None
         lister = PodResourcesClient(options.pod_resources_socket)
         self._metering = ClaimMetering(preparer.claims, lister, partial(_gpus, gpus), shares, pods, ledger)
         metrics = options.metrics

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kube_accel.dra.slices import Device, devices, gpus_by_device
+from kube_accel.dra.slices import Device, cut, device_names, devices, gpus_by_device
 from kube_accel.model import Gpu, GpuHealth, Health, Snapshot
 from kube_accel.nvml.machine import pcie_roots
 from kube_accel.plugin.kubelet.devices import healthy_gpus
@@ -31,15 +31,19 @@ class DeviceState:
     """Grows with each change."""
     inventory: Inventory | None = None
     gpus: Mapping[str, Gpu] = field(default_factory=lambda: MappingProxyType({}))
-    """By device."""
+    """By the device of the whole GPU."""
     good: frozenset[str] = frozenset()
     """UUIDs of the GPUs that may be allocated."""
     health: Mapping[str, GpuHealth] = field(default_factory=lambda: MappingProxyType({}))
     """By UUID."""
 
+    def gpu_of(self, device: str) -> Gpu | None:
+        """Return the GPU that a device is, or is a fixed share of; None where it is not there."""
+        return self.gpus.get(cut(device)[0])
+
     def health_of(self, device: str) -> GpuHealth:
         """Return the health of a device's GPU."""
-        gpu = self.gpus.get(device)
+        gpu = self.gpu_of(device)
         return _UNKNOWN if gpu is None else self.health.get(gpu.uuid, _UNKNOWN)
 
 
@@ -52,6 +56,10 @@ class NodeDevices:
         self._changed = threading.Condition()
         self._closed = False
         self.state = DeviceState()
+        self._cut: Mapping[str, int] = {}
+        """Into how many fixed shares GPUs are cut, by the device of the whole GPU."""
+        self.waiting = False
+        """Whether a GPU is to be cut otherwise once what claims have of it is released."""
 
     def see(self, snapshot: Snapshot) -> bool:
         """Note what is known of the GPUs; return whether that is new."""
@@ -85,17 +93,27 @@ class NodeDevices:
             self._closed = True
             self._changed.notify_all()
 
+    def names(self) -> tuple[str, ...]:
+        """Return the devices as they were published last, those that are left out too."""
+        return tuple(name for whole in self.state.gpus for name in device_names(whole, self._cut.get(whole, 0)))
+
     def wanted(
-        self, keeps_taints: bool, withheld: bool, prepared: Collection[str], shared: bool = False
+        self, keeps_taints: bool, withheld: bool, prepared: Collection[str], shared: bool = False, fixed: int = 0
     ) -> tuple[Device, ...] | None:
         """Return the devices to publish; None while no GPU was read.
 
         All of them are sick where they are ``withheld``. Where the cluster keeps no taints a sick GPU is not published,
-        unless its device is ``prepared``: what is allocated stays to be seen. Claims may take parts of ``shared`` ones.
+        unless its device is ``prepared``: what is allocated stays to be seen. Claims may take parts of ``shared`` ones,
+        if they are not cut into so many ``fixed`` shares.
         """
         state = self.state
         if state.inventory is None:
             return None
         good = frozenset[str]() if withheld else state.good
-        sick = {name for name, gpu in state.gpus.items() if gpu.uuid not in good}
-        return devices(state.inventory, good, self._roots, () if keeps_taints else sick - set(prepared), shared)
+        # A GPU of which claims have something stays cut as it is: its devices are theirs.
+        held = dict(map(cut, sorted(prepared)))
+        self._cut = {whole: held.get(whole, fixed) for whole in state.gpus}
+        self.waiting = any(number != fixed for number in self._cut.values())
+        sick = {name for name in self.names() if (gpu := state.gpu_of(name)) is None or gpu.uuid not in good}
+        left_out = () if keeps_taints else sick - set(prepared)
+        return devices(state.inventory, good, self._roots, left_out, shared, self._cut)

@@ -25,6 +25,8 @@ class ShareOptions:
     """What containers with a share get of the driver."""
     context_overhead_bytes: int
     """Charged once a process, for what a CUDA context takes by itself."""
+    sized: bool = True
+    """Whether claims say how much of a GPU they want; if not, shares are fixed ones alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kube_accel.shared.modes import CORES
+from kube_accel.shared.modes import CORES, MIB
 
 Owner = TypeVar("Owner")
 
@@ -19,6 +19,11 @@ class Portion:
     cores: int
     """Percent, 1 to 100."""
     memory_bytes: int
+
+
+def equal(memory_bytes: int, number: int) -> Portion:
+    """Return one of so many equal shares of a GPU with so much memory; what cannot be divided is nobody's."""
+    return Portion(CORES // number, memory_bytes // MIB // number * MIB)
 
 
 def in_the_way(wanted: Portion | None, taken: Iterable[tuple[Owner, Portion | None]], memory_bytes: int) -> list[Owner]:

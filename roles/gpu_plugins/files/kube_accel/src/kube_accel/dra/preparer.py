@@ -12,7 +12,7 @@ from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, Prepared, Pre
 from kube_accel.dra.claims import Allotted, ClaimError, allotted
 from kube_accel.dra.node_devices import DeviceState, NodeDevices
 from kube_accel.dra.portions import in_the_way
-from kube_accel.dra.slices import usable_bytes
+from kube_accel.dra.slices import cut, fixed_share, usable_bytes
 from kube_accel.dra.specifications import ClaimSpecifications
 from kube_accel.dra.status import StatusWriter
 from kube_accel.kube.api import ApiError, ApiRefusedError, claim_path
@@ -146,22 +146,22 @@ ERRORS: Final = (ClaimError, CheckpointError, ApiError, OSError)
 def _device(each: Allotted, known: PreparedClaim | None, state: DeviceState) -> PreparedDevice:
     """Return what a claim is given; what it was given before, where that is the same device. Raises ClaimError."""
     for held in known.devices if known is not None else ():
-        if (held.request, held.device, held.admin, held.share_id, held.portion) == (
+        if (held.request, held.device, held.admin, held.share_id) == (
             each.request,
             each.device,
             each.admin,
             each.share_id,
-            each.portion,
-        ):
+        ) and (held.portion == each.portion or cut(held.device)[1]):
             return held
-    gpu = state.gpus.get(each.device)
+    gpu = state.gpu_of(each.device)
     if gpu is None:
         offered = ", ".join(state.gpus) or "none"
         raise ClaimError(f"device {each.device} is not on this node; it has {offered}; delete the pod")
     if gpu.uuid not in state.good and not (each.tolerant or each.admin):
         why = state.health_of(each.device).reason
         raise ClaimError(f"{each.device} ({gpu.uuid}) cannot be used: {why}; delete the pod to get another GPU")
-    return PreparedDevice(each.request, each.device, gpu.uuid, each.admin, each.share_id, each.portion)
+    portion = None if each.admin else each.portion or fixed_share(each.device, gpu)
+    return PreparedDevice(each.request, each.device, gpu.uuid, each.admin, each.share_id, portion)
 
 
 def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared, state: DeviceState) -> None:
@@ -173,12 +173,16 @@ def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared
         for each in claim.devices
     ]
     for place, device in enumerate(devices):
-        gpu = state.gpus.get(device.device)
+        gpu = state.gpu_of(device.device)
         if device.admin or gpu is None:
             continue
         beside = [*others, *(("this claim", each) for each in devices[:place])]
-        taken = [(owner, each.portion) for owner, each in beside if each.takes_of(device)]
-        owners = in_the_way(device.portion, taken, usable_bytes(gpu))
+        taken = [(owner, each) for owner, each in beside if each.takes_of(device)]
+        # Who has the very device has all of it, if it is none that several may have.
+        owners = [owner for owner, each in taken if each.device == device.device and not device.share_id]
+        owners = owners or in_the_way(
+            device.portion, ((owner, each.portion) for owner, each in taken), usable_bytes(gpu)
+        )
         if owners:
             raise ClaimError(
                 f"{device.device} ({device.uuid}) is still prepared for {', '.join(dict.fromkeys(owners))}; kubelet"

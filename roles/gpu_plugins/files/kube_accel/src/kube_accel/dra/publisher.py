@@ -22,6 +22,7 @@ from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
+from kube_accel.shared.fixed_shares import fixed_shares
 from kube_accel.shared.modes import OTHER_DRA_DRIVERS, mode_of
 from kube_accel.shared.printable import line
 from kube_accel.shared.quantity import whole_units
@@ -45,7 +46,7 @@ _SOON: Final = 5.0
 _TURN: Final = 0.5
 """Seconds from one look to the next whether another instance has ended that publishes."""
 _BACK_OFF: Final = (0.2, 10.0)
-_NODE: Final = {"metadata!": {"uid!": str}, "status": {"allocatable": {ANY: str}}}
+_NODE: Final = {"metadata!": {"uid!": str, "labels": {ANY: str}}, "status": {"allocatable": {ANY: str}}}
 _GONE: Final = 404
 _MOST_DIGITS: Final = 20
 """Of 64 bits."""
@@ -117,9 +118,9 @@ class Publisher:
         client: KubeClient,
         node: str,
         state_dir: Path,
-        wanted: Callable[[bool, bool], Sequence[Device] | None],
+        wanted: Callable[[bool, bool, int], Sequence[Device] | None],
     ) -> None:
-        """``wanted`` is told whether taints are kept, and whether all devices are withheld.
+        """``wanted`` is told whether taints are kept, whether all devices are withheld, and the number of fixed shares.
 
         It returns the devices, None while they are not known.
         """
@@ -138,6 +139,8 @@ class Publisher:
         """Why they are not as they should be; empty when they are."""
         self.obstacle = ""
         """What else serves the node's GPUs, so that ours are withheld."""
+        self.fixed = 0
+        """Into how many equal shares the node's label has each GPU cut; 0 for none."""
         self.dropped: frozenset[str] = frozenset()
         """Fields of devices that this cluster does not keep."""
 
@@ -197,7 +200,7 @@ class Publisher:
         """Write what differs; return why nothing can be. Raises ApiError, ApiJsonError."""
         node = shaped(self._client.get(f"/api/v1/nodes/{quote(self._node, safe='')}"), _NODE)
         self._see_others(node)
-        wanted = self._wanted(self._keeps_taints is not False, bool(self.obstacle))
+        wanted = self._wanted(self._keeps_taints is not False, bool(self.obstacle), self.fixed)
         if wanted is None:
             return "no GPU was read yet"
         stored = self.slices.of_pool(pool(self._node))
@@ -254,10 +257,14 @@ class Publisher:
         return self._client.post(SLICES + query, {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}})
 
     def _see_others(self, node: Mapping[str, Any]) -> None:
-        """Look whether something else gives the GPUs away: kube-scheduler counts them apart."""
+        """Look whether something else gives the GPUs away: kube-scheduler counts them apart. Read the label, too."""
         offered = ", ".join(name for name, count in _allocatable(node).items() if mode_of(name) is not None and count)
         drivers = ", ".join(filter(self.slices.with_devices, OTHERS))
         found = ""
+        try:
+            self.fixed = fixed_shares(node["metadata"].get("labels") or {})
+        except ValueError as error:
+            found = line(str(error))
         if offered:
             found = f"a device plugin offers {offered} on this node; remove that plugin"
         elif drivers:

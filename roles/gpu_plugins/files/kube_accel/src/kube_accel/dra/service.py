@@ -91,7 +91,7 @@ class DriverService:
 
     def _told(self, state: DeviceState) -> pb.NodeWatchResourcesResponse:
         reply, now = pb.NodeWatchResourcesResponse(), int(time.time())
-        for name in state.gpus:
+        for name in self._devices.names():
             health = state.health_of(name)
             device = pb.DeviceIdentifier(pool_name=self._pool, device_name=name)
             message = line(health.reason or health.advice, _LONGEST)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.dra.claims import ClaimError
+from kube_accel.dra.portions import Portion
 from kube_accel.enforce.backend import EnforceError
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.interposer import Interposer
@@ -30,17 +31,23 @@ _LOOK: Final = 3.0
 class Shares:
     """Called by who has the checkpoint locked, but for ``see`` and ``mend``."""
 
-    def __init__(self, interposer: Interposer | None, context_overhead_bytes: int = 0) -> None:
-        """Without an ``interposer`` GPUs are not shared."""
+    def __init__(self, interposer: Interposer | None, context_overhead_bytes: int = 0, sized: bool = True) -> None:
+        """Without an ``interposer`` GPUs are not shared, and if not ``sized``, in fixed shares alone."""
+        self._sized = sized
         self._interposer = interposer
         self._overhead = context_overhead_bytes
         self.problem = "shares are off" if interposer is None else "the GPUs were not read yet"
         """Why no share can be given; empty when one can."""
 
     @property
-    def wanted(self) -> bool:
-        """Return whether an administrator wants shares to be offered."""
+    def enforced(self) -> bool:
+        """Return whether an administrator wants shares of any kind to be offered."""
         return self._interposer is not None
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether claims are to say how much of a GPU they want."""
+        return self.enforced and self._sized
 
     def see(self, inventory: Inventory) -> bool:
         """Find out whether shares can be enforced with the driver as it is; return whether that changed."""
@@ -59,7 +66,7 @@ class Shares:
         for request, devices in _requests(claim):
             if self._interposer is None or self.problem:
                 raise ClaimError(f"shares cannot be given on this node: {self.problem}; delete the pod")
-            limits = tuple(self._limit(device) for device in devices)
+            limits = tuple(self._limit(request, uuid, portions) for uuid, portions in _by_gpu(devices).items())
             try:
                 yield request, self._interposer.keep(_key(uid, request), limits, new)
             except EnforceError as error:
@@ -125,11 +132,20 @@ class Shares:
             if policy.limits:
                 yield keys[key], key, policy, containers
 
-    def _limit(self, device: PreparedDevice) -> Limit:
-        portion = device.portion
-        if portion is None:
-            raise ClaimError(f"request {device.request} has a share and a whole GPU; use a request for each")
-        return share_limit(device.uuid, portion.cores, portion.memory_bytes, self._overhead)
+    def _limit(self, request: str, uuid: str, portions: Iterable[Portion | None]) -> Limit:
+        sizes = [(portion.cores, portion.memory_bytes) for portion in portions if portion is not None]
+        if not sizes:
+            raise ClaimError(f"request {request} has a share and a whole GPU; use a request for each")
+        cores, memory = map(sum, zip(*sizes, strict=True))
+        return share_limit(uuid, cores, memory, self._overhead)
+
+
+def _by_gpu(devices: Iterable[PreparedDevice]) -> dict[str, list[Portion | None]]:
+    """Return what a request has of each GPU, of which it may have several fixed shares."""
+    found: dict[str, list[Portion | None]] = {}
+    for device in devices:
+        found.setdefault(device.uuid, []).append(device.portion)
+    return found
 
 
 def _requests(claim: PreparedClaim) -> Iterator[tuple[str, tuple[PreparedDevice, ...]]]:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
+from kube_accel.dra.portions import Portion, equal
 from kube_accel.model import Gpu, Inventory
 from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS
 from kube_accel.sharing.node_labels import family
@@ -16,6 +18,8 @@ NVIDIA: Final = OTHER_DRA_DRIVERS[0]
 """Domain of NVIDIA's driver: whatever selects devices by its names finds them here too."""
 STANDARD: Final = "resource.kubernetes.io"
 TAINT: Final = DRA_TAINT
+SHARE_TYPE: Final = "share"
+"""Attribute ``type`` of a fixed share; a GPU has another."""
 SHARED: Final = "allowMultipleAllocations"
 """Field of a device that claims may take parts of."""
 SLICE_DEVICES: Final = 64
@@ -23,6 +27,7 @@ SLICE_DEVICES: Final = 64
 
 Device = Mapping[str, Any]
 
+_FIXED: Final = re.compile(r"(gpu-[0-9]{2,})-([1-9][0-9]{0,2})of([1-9][0-9]{0,2})")
 _BRANDS: Final = {
     "GEFORCE": "GeForce",
     "GRID": "Grid",
@@ -53,27 +58,52 @@ def gpus_by_device(inventory: Inventory) -> dict[str, Gpu]:
     return found
 
 
+def cut(device: str) -> tuple[str, int]:
+    """Return the device of the GPU that a device is of, and into how many fixed shares that is cut; 0 for a whole one.
+
+    A fixed share is a device of its own, since clusters before Kubernetes 1.36 keep no sizes in claims. Its name says
+    all of it: it is known by that also after the GPU is no longer cut so.
+    """
+    found = _FIXED.fullmatch(device)
+    return (device, 0) if found is None else (found[1], int(found[3]))
+
+
+def device_names(whole: str, number: int) -> tuple[str, ...]:
+    """Return the devices of a GPU that is cut into so many fixed shares."""
+    return tuple(f"{whole}-{place}of{number}" for place in range(1, number + 1)) if number else (whole,)
+
+
+def fixed_share(device: str, gpu: Gpu) -> Portion | None:
+    """Return what a device is of its GPU; None for all of it."""
+    number = cut(device)[1]
+    return equal(gpu.memory_bytes, number) if number else None
+
+
 def devices(
     inventory: Inventory,
     good: Container[str],
     pcie_roots: Mapping[str, str],
     left_out: Container[str] = (),
     shared: bool = False,
+    fixed: Mapping[str, int] | None = None,
 ) -> tuple[Device, ...]:
     """Return the devices of these GPUs, in the order of their indices.
 
-    A GPU whose UUID is not in ``good`` is tainted, and not there at all if its device is one of ``left_out``.
+    A GPU whose UUID is not in ``good`` is tainted, and a device is not there at all if it is one of ``left_out``.
     ``pcie_roots`` has the root of a GPU by its PCI address, where it is known. Claims may take parts of a ``shared``
-    one.
+    one. What ``fixed`` names is cut into so many fixed shares.
     """
     versions = _version(inventory.driver_version), _version(".".join(map(str, inventory.cuda_version)))
     found: list[dict[str, Any]] = []
-    for name, gpu in gpus_by_device(inventory).items():
-        if name not in left_out:
-            sick = {} if gpu.uuid in good else {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}
-            found.append({"name": name, **_facts(gpu, versions, pcie_roots.get(gpu.pci_address)), **sick})
-            if shared:
-                found[-1] |= {SHARED: True, "capacity": _parts(gpu)}
+    for whole, gpu in gpus_by_device(inventory).items():
+        sick = {} if gpu.uuid in good else {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}
+        facts = _facts(gpu, versions, pcie_roots.get(gpu.pci_address))
+        number = (fixed or {}).get(whole, 0)
+        if number:
+            facts = _of_share(facts, equal(gpu.memory_bytes, number), number)
+        elif shared:
+            facts |= {SHARED: True, "capacity": _parts(gpu)}
+        found += ({"name": name, **facts, **sick} for name in device_names(whole, number) if name not in left_out)
     return tuple(found)
 
 
@@ -100,6 +130,15 @@ def _parts(gpu: Gpu) -> dict[str, Any]:
         "memory": _capacity(memory, "1Mi"),
         f"{NVIDIA}/memory": {"value": memory, "requestPolicy": {"default": "0", "validValues": ["0"]}},
     }
+
+
+def _of_share(facts: Mapping[str, Any], portion: Portion, number: int) -> dict[str, Any]:
+    """Return the facts of one of so many fixed shares of a GPU, by those of the GPU."""
+    kind = {"string": SHARE_TYPE}
+    attributes = facts["attributes"] | {"type": kind, f"{NVIDIA}/type": kind, "shares": {"int": number}}
+    memory = {"value": quantity(portion.memory_bytes)}
+    capacity = {"cores": {"value": str(portion.cores)}, "memory": memory, f"{NVIDIA}/memory": memory}
+    return {"attributes": attributes, "capacity": capacity}
 
 
 def _capacity(amount: str, step: str) -> dict[str, Any]:
