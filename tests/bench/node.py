@@ -109,7 +109,9 @@ def simulated_node(profile: str, mode: Mode) -> Iterator[Node]:
         store, api = _api_server(root, stack)
         uuids = tuple(gpu.uuid for gpu in topology.gpus)
         if mode is Mode.MPS:
-            program = mps.install(root / "bin")
+            (root / "bin").mkdir()
+            program = root / "bin/nvidia-cuda-mps-control"
+            program.symlink_to(mps.real() or mps.install(root / "stand-in"))
             for uuid in uuids:
                 stack.enter_context(mps.daemon(program, root / "mps" / uuid / "pipe"))
         # Byte code is kept, as it is in the image.

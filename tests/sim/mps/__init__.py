@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sim.mps import nvidia_cuda_mps_control as control
+
+
+def real() -> Path | None:
+    """NVIDIA's program, which starts without a GPU: Debian's package ``nvidia-cuda-mps`` has it."""
+    found = os.environ.get("NVIDIA_CUDA_MPS_CONTROL") or shutil.which("nvidia-cuda-mps-control")
+    return Path(found) if found else None
 
 
 def install(directory: Path) -> Path:
@@ -26,8 +33,8 @@ def install(directory: Path) -> Path:
 def daemon(program: Path, pipe: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A control daemon of this pipe directory; it may or may not listen yet."""
     pipe.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
-    with subprocess.Popen([program, "-f"], env=environment) as process:
+    environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
+    with subprocess.Popen([program, "-f"], env=environment, stdout=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.mps import install
+from sim.mps import install, real
 
 SAID = (
     ("get_server_list", ""),
@@ -64,10 +63,6 @@ class Program:
         return done.returncode, done.stdout, done.stderr
 
 
-def real() -> str | None:
-    return os.environ.get("NVIDIA_CUDA_MPS_CONTROL") or shutil.which("nvidia-cuda-mps-control")
-
-
 @pytest.fixture(params=["stand-in", "real"])
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
@@ -75,7 +70,7 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
         if request.param == "stand-in":
             path = install(root / "bin")
         elif found := real():
-            path = Path(found)
+            path = found
         else:
             pytest.skip("no nvidia-cuda-mps-control (Debian: nvidia-cuda-mps); name one by NVIDIA_CUDA_MPS_CONTROL")
         program = Program(path, root)
