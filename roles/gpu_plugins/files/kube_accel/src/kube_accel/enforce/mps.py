@@ -207,8 +207,9 @@ def probe(
 
 
 def rests(before: DaemonState, now: DaemonState) -> bool:
-    """Return whether two looks have found the same control daemon, well and without clients. Pure."""
-    return now == before and not now.problem and not any(server.clients for server in now.servers.values())
+    """Return whether the control daemon is well, and its servers are known and have no clients. Pure."""
+    known = now == before or (before == UNSEEN and not now.servers)
+    return known and not now.problem and not any(server.clients for server in now.servers.values())
 
 
 def _offered(paths: MpsPaths, uuid: str) -> bool:
