@@ -44,6 +44,7 @@ def _run(client: socket.socket) -> None:
     """Be the process that the client stands for, and tell it how that ended."""
     import runpy
     import traceback
+    import types
 
     head, streams, _, _ = socket.recv_fds(client, 1 << 20, 3)
     size = int(head[:8], 16)
@@ -57,10 +58,15 @@ def _run(client: socket.socket) -> None:
     os.chdir(directory[0])
     os.environb.clear()
     os.environb.update(entry.split(b"=", 1) for entry in environment)
-    sys.argv = [os.fsdecode(argument) for argument in arguments]
+    sys.argv = [os.fsdecode(argument) for argument in arguments if argument]
     code = 0
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if sys.argv:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:  # Ansible pipelines the module
+            module = sys.modules["__main__"] = types.ModuleType("__main__")
+            sys.argv = [""]
+            exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec"), module.__dict__)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # as the interpreter does
@@ -74,7 +80,8 @@ def _run(client: socket.socket) -> None:
 
 def ask(path: str, arguments: list[str]) -> int:
     """Have a module run; its exit code. What is no module is run by a python3 of its own."""
-    if not os.path.basename(arguments[0] if arguments else "").startswith("AnsiballZ_"):  # noqa: PTH119 - quick to start
+    name = os.path.basename(arguments[0]) if arguments else "AnsiballZ_"  # noqa: PTH119 - quick to start
+    if not name.startswith("AnsiballZ_"):
         os.execv(sys.executable, [sys.executable, *arguments])
     environment = (key + b"=" + value for key, value in os.environb.items())
     parts = (os.fsencode(os.getcwd()), b"\0".join(map(os.fsencode, arguments)), b"\0".join(environment))  # noqa: PTH109
