@@ -295,7 +295,7 @@ def test_a_mirror_is_where_the_packages_come_from(host: Host, tmp_path: Path) ->
     book.write_text(text)
     left = host(f"""{DRIVER}{MIRROR}
 if play {book} 2>/var/tmp/said; then exit 1; fi
-grep -o "SHA-256 of driver_repo_key_sha256" /var/tmp/said | uniq
+grep -o "check with driver_repo_key_sha256" /var/tmp/said | uniq
 grep -o "The checksum for" /var/tmp/said | uniq
 dpkg-query -W -f '${{db:Status-Status}}\\n' cuda-keyring 2>&1 | grep -c '^installed' || :
 ls /var/cache/apt/archives | grep -c keyring || :
@@ -307,7 +307,7 @@ sed 's/.*] //' /etc/apt/sources.list.d/cuda-*
 ls /var/cache/apt/archives | grep -c keyring || :
 """)
     refused, rest = left[:4], left[4:]
-    assert refused == ["SHA-256 of driver_repo_key_sha256", "The checksum for", "0", "0"]
+    assert refused == ["check with driver_repo_key_sha256", "The checksum for", "0", "0"]
     assert rest[0] == "570.195.03-1"
     assert rest[1].startswith("file:///var/tmp/mirror/debian")
     assert rest[2] == "0"
