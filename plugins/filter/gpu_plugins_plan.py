@@ -26,6 +26,7 @@ options:
       - V(dra) is what a cluster is to have for nodes whose GPUs are given by dynamic resource allocation.
       - V(evacuation) is what the node is emptied for, and what keeps it from being emptied.
       - V(findings) is what is wrong with node and cluster, and what is well.
+      - V(handover) is what has to be gone before a node goes over from a device plugin to the DRA driver, or back.
       - V(image_reach) is which nodes lack an image that this run assembled.
       - V(mig_label) is what the plugin makes of the label by which GPUs are cut by MIG.
       - V(monitors) is which monitors leave a node, and which return.
@@ -50,6 +51,7 @@ options:
       - dra
       - evacuation
       - findings
+      - handover
       - image_reach
       - mig_label
       - monitors
@@ -98,6 +100,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
     dra,
     evacuation,
     findings,
+    handover,
     image_reach,
     mig_label,
     monitors,
@@ -125,6 +128,7 @@ SUBJECTS: Dict[str, Callable[..., Any]] = {
     "dra": lambda **seen: dra.dra(dra.Seen(**seen)),
     "evacuation": lambda **seen: evacuation.evacuation(evacuation.Seen(**seen)),
     "findings": lambda **seen: findings.findings(findings.Seen(**seen)),
+    "handover": lambda **seen: handover.handover(handover.Seen(**seen)),
     "image_reach": lambda **seen: image_reach.nodes_without_image(image_reach.Seen(**seen)),
     "mig_label": lambda **seen: mig_label.mig_label(mig_label.Seen(**seen)),
     "monitors": lambda **seen: monitors.monitors(monitors.Seen(**seen)),

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of mode dra is served by ResourceSlices, served again, never switched in place, and given back."""
+"""A node of mode dra is served by ResourceSlices, served again, goes over from and to a plugin, and is given back."""
 
 from __future__ import annotations
 
-import re
+import os
+import signal
+from collections.abc import Iterator
 
 import pytest
 
 from sim.cluster import NodeSpec, Spec
-from sim.cluster.client import Api
+from sim.cluster.client import Api, pod, until
+from sim.cluster.kinds import Object
 from sim.inventory import write_inventory
 
-from .conftest import Playbooks, Start, state
+from .conftest import Playbooks, Run, Start, state
 from .test_uninstall import hosts, left, objects
 
 pytestmark = pytest.mark.full
 MODES = {"gpu-a": "dra", "gpu-b": "pgpu"}
-CLASS = "/apis/resource.k8s.io/v1/deviceclasses/gpu.kube-accel.io"
-SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+GROUP = "/apis/resource.k8s.io/v1"
+CLASS = f"{GROUP}/deviceclasses/gpu.kube-accel.io"
+SLICES = f"{GROUP}/resourceslices"
+CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
+PODS = "/api/v1/namespaces/default/pods"
+HELD = "kube-accel.io/served-by-another"
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +35,119 @@ def books(start: Start) -> Playbooks:
     return books
 
 
-def test_node_serves_by_slices_once_and_is_given_back(books: Playbooks) -> None:
-    cluster, api = books.cluster, Api(books.cluster.kubeconfig)
-    before = hosts(cluster) | objects(cluster)
+@pytest.fixture(scope="module")
+def before(books: Playbooks) -> set[str]:
+    """What hosts and cluster had before the first run."""
+    return hosts(books.cluster) | objects(books.cluster)
+
+
+@pytest.fixture
+def holder(api: Api) -> Iterator[str]:
+    """The name of a pod of gpu-a with a claim."""
+    claim: Object = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "train"}}
+    api.create(CLAIMS, claim | {"spec": {}})
+    result = {"driver": "gpu.kube-accel.io", "pool": "gpu-a/kube-accel", "device": "gpu-00", "request": "gpu"}
+    claim = api.get(f"{CLAIMS}/train") | {"status": {"allocation": {"devices": {"results": [result]}}}}
+    assert api.call("PUT", f"{CLAIMS}/train/status", claim)[0] == 200
+    spec = pod("train", "sleep", "1000", nodeSelector={"kubernetes.io/hostname": "gpu-a"})["spec"]
+    spec |= {"resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}]}
+    api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train"}, "spec": spec})
+    until(lambda: api.get(f"{PODS}/train")["status"].get("phase") == "Running", "the pod with a claim to run")
+    yield "default/train"
+    for path in (f"{PODS}/train", f"{CLAIMS}/train"):
+        api.call("DELETE", path)
+
+
+def mode(api: Api, node: str = "gpu-a") -> tuple[str, bool, str]:
+    """The node's mode, whether it is cordoned, and what is kept off it."""
+    found = api.get(f"/api/v1/nodes/{node}")
+    labels = found["metadata"]["labels"]
+    return labels["nvidia-device-enable"], found["spec"].get("unschedulable", False), labels.get(HELD, "")
+
+
+def served(api: Api, node: str = "gpu-a") -> tuple[int, str]:
+    """How many devices of the node are in slices, and how many GPUs a plugin offers."""
+    slices = [item["spec"] for item in api.get(SLICES)["items"] if item["spec"]["nodeName"] == node]
+    offered = api.get(f"/api/v1/nodes/{node}")["status"]["allocatable"].get("nvidia.com/gpu", "0")
+    return sum(len(each["devices"]) for each in slices), offered
+
+
+def switch(books: Playbooks, to: str, *options: str, **variables: object) -> Run:
+    given = {"gpu_mode": to, "gpu_plugins_drain": True, "gpu_plugins_drain_force": True} | variables
+    return books.run("accel.kubernetes.switch_mode", "--limit", "gpu-a", *options, **given)
+
+
+def test_node_serves_by_slices_once(books: Playbooks, api: Api, before: set[str]) -> None:
     done = books.run("accel.kubernetes.site")
     assert done.code == 0, done.output
-    (found,) = api.get(SLICES)["items"]
-    assert (found["spec"]["nodeName"], len(found["spec"]["devices"])) == ("gpu-a", 8)
+    assert (served(api), served(api, "gpu-b")) == ((8, "0"), (0, "1"))
     # The simulated cluster is older than the first version that serves them so.
     assert "extendedResourceName" not in api.get(CLASS)["spec"]
-    assert "nvidia.com/gpu" not in api.get("/api/v1/nodes/gpu-a")["status"]["allocatable"]
-    assert api.get("/api/v1/nodes/gpu-b")["status"]["allocatable"]["nvidia.com/gpu"] == "1"
 
     again = books.run("accel.kubernetes.site")
     assert (again.code, again.changed) == (0, 0), again.output
 
-    served = state(cluster)
-    for modes in ({"gpu-a": "pgpu", "gpu-b": "pgpu"}, {"gpu-a": "dra", "gpu-b": "dra"}):
-        refused = books.run("accel.kubernetes.site", inventory=write_inventory(cluster.root, modes))
-        assert (refused.code != 0, refused.changed) == (True, 0), refused.output
-        assert re.search(r"does not go over to mode \w+ in place", refused.messages), refused.output
-    assert state(cluster) == served
-    write_inventory(cluster.root, MODES)
 
+def test_pods_with_claims_are_named_before_a_switch(books: Playbooks, api: Api, holder: str) -> None:
+    found = state(books.cluster)
+    refused = switch(books, "pgpu", gpu_plugins_drain=False)
+    assert refused.code != 0
+    assert f"serves mode dra and these pods hold its GPUs: {holder}" in refused.messages
+    dry = switch(books, "pgpu", "--check", "--diff")
+    assert dry.code == 0, dry.output
+    assert f"Would evict {holder}" in dry.output
+    assert "gpu-a serves dra and would serve pgpu" in dry.output
+    assert state(books.cluster) == found
+
+
+def test_claim_that_stays_leaves_the_node_as_it_was(books: Playbooks, api: Api, holder: str) -> None:
+    failed = switch(books, "pgpu", gpu_plugins_drain_timeout=3)
+    assert failed.code != 0
+    assert "goes on serving mode dra" in failed.messages
+    assert f"these claims still have its GPUs, though no pod on the node does: {holder}" in failed.messages
+    assert api.call("GET", f"{PODS}/train")[0] == 404
+    assert (mode(api), served(api)) == (("dra", False, ""), (8, "0"))
+
+
+def test_killed_switch_to_a_plugin_is_resumed(books: Playbooks, api: Api) -> None:
+    wanted = {"gpu_mode": "pgpu", "gpu_plugins_drain": True}
+    process = books.start("accel.kubernetes.switch_mode", "--limit", "gpu-a", **wanted)
+    try:
+        until(lambda: mode(api)[2], "the driver to be kept off")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert mode(api) == ("dra", True, "dra")
+    done = switch(books, "pgpu")
+    assert done.code == 0, done.output
+    assert "gpu-a: dra, now pgpu" in done.output
+    assert (mode(api), served(api)) == (("pgpu", False, ""), (0, "8"))
+    again = switch(books, "pgpu")
+    assert (again.code, again.changed) == (0, 0), again.output
+
+
+def test_node_goes_over_from_a_plugin(books: Playbooks, api: Api) -> None:
+    limits = {"limits": {"nvidia.com/gpu": "8"}}
+    api.create(PODS, pod("all", container={"command": ["sleep", "1000"], "resources": limits}))
+    until(lambda: api.get(f"{PODS}/all")["status"].get("phase") == "Running", "the pod with all GPUs to run")
+    found = state(books.cluster)
+    dry = switch(books, "dra", "--check", "--diff")
+    assert (dry.code, state(books.cluster)) == (0, found), dry.output
+    assert "Would evict default/all" in dry.output
+    done = switch(books, "dra")
+    assert done.code == 0, done.output
+    assert api.call("GET", f"{PODS}/all")[0] == 404
+    assert (mode(api), served(api)) == (("dra", False, ""), (8, "0"))
+    # What the plugin told of the node, nobody keeps up to date.
+    metadata = api.get("/api/v1/nodes/gpu-a")["metadata"]
+    told = {*metadata["labels"], *metadata.get("annotations", {})}
+    assert not told & {"kube-accel.io/inventory", "kube-accel.io/labels", "nvidia.com/gpu.product"}
+
+
+def test_node_is_given_back(books: Playbooks, before: set[str]) -> None:
     done = books.run("accel.kubernetes.uninstall", driver_uninstall=True)
     assert done.code == 0, done.output
-    # Kubelet makes the directory for the pod, and others use it as well.
-    after = {line for line in hosts(cluster) if line != "gpu-a/var/run/cdi 0o40755"}
-    rest = left(before, after | objects(cluster))
+    # Kubelet makes the directory for the pod, and others use it as well. The node was cordoned, and is no more.
+    remains = {"gpu-a/var/run/cdi 0o40755", "node gpu-a spec unschedulable False"}
+    rest = left(before, (hosts(books.cluster) | objects(books.cluster)) - remains)
     assert not rest, "\n".join(rest)

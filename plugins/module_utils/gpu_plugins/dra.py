@@ -18,12 +18,11 @@ from ..shared.modes import (
     OTHER_DRA_DRIVERS,
     WHOLE_MODE,
     WHOLE_RESOURCE,
-    mode_of,
 )
 from ..shared.options import OptionReader
-from ..shared.quantity import whole_units
 from ..shared.refusal import Refusal
 from ..shared.registers import entries, labels_of, mapping, mappings, metadata_of, resources
+from .handover import plugin_offers
 
 _KUBERNETES = (1, 34)
 _ALL_OF_IT = (1, 36)
@@ -132,24 +131,36 @@ def devices_offered(slices: Mapping[str, Any], node: str) -> int:
 
 def node_refusals(seen: NodeSeen) -> Iterator[Refusal]:
     """Yield why a node cannot serve by this mode, or by a device plugin beside a driver."""
+    yield from served_twice(seen)
+    if seen.node["target"] == DRA_MODE:
+        yield from _lacks(seen)
+
+
+def served_twice(seen: NodeSeen) -> Iterator[Refusal]:
+    """Yield what gives away the GPUs of a node beside what serves it, by slices and by what kubelet offers."""
     serves, target = seen.node["serves"], seen.node["target"]
-    if DRA_MODE in (serves, target) and serves not in ("", target):
-        yield Refusal(
-            "dra_switch",
-            f"Node '{seen.name}' serves mode {serves}, and does not go over to mode {target} in place. Take it back"
-            f" first with uninstall.yml --tags gpu_plugins, then run site.yml.",
-        )
-        return
-    others = _other_drivers(seen)
+    others = [name for name in _drivers(seen) if name in OTHER_DRA_DRIVERS]
     if others:
         yield Refusal(
             "dra_driver",
             f"DRA driver {', '.join(others)} has ResourceSlices with GPUs of node '{seen.name}', and two would give"
             " them away. Keep that driver off the node by a node affinity, or leave the node out of gpu_nodes.",
         )
-    if target == DRA_MODE:
-        yield from _lacks(seen)
-        yield from _served_by_plugin(seen)
+    if DRA_MODE not in (serves, target) and DRA_DRIVER in _drivers(seen):
+        yield Refusal(
+            "dra_left",
+            f"Node '{seen.name}' is not of mode dra, and DRA driver {DRA_DRIVER} has ResourceSlices with its GPUs: two"
+            " would give them away. Kubelet removes slices 30 s after their driver has ended. If they stay, remove the"
+            " driver from the node.",
+        )
+    # What a node leaves, it may still offer.
+    offered = [name for name, mode in plugin_offers(seen.node["object"]).items() if mode != serves]
+    if DRA_MODE in (serves, target) and offered:
+        yield Refusal(
+            "dra_plugin",
+            f"Node '{seen.name}' offers {', '.join(offered)} by a device plugin, and two would give away its GPUs."
+            " Remove that plugin from the node, or leave the node out of mode dra.",
+        )
 
 
 def _lacks(seen: NodeSeen) -> Iterator[Refusal]:
@@ -171,21 +182,10 @@ def _lacks(seen: NodeSeen) -> Iterator[Refusal]:
         )
 
 
-def _served_by_plugin(seen: NodeSeen) -> Iterator[Refusal]:
-    amounts = mapping(mapping(seen.node["object"].get("status")).get("allocatable"))
-    offered = [name for name, amount in amounts.items() if mode_of(name) and whole_units(amount)]
-    if offered:
-        yield Refusal(
-            "dra_plugin",
-            f"Node '{seen.name}' offers {', '.join(offered)} by a device plugin, and two would give away its GPUs."
-            " Remove that plugin from the node, or leave the node out of mode dra.",
-        )
-
-
-def _other_drivers(seen: NodeSeen) -> List[str]:
+def _drivers(seen: NodeSeen) -> List[str]:
+    """Return the names of the drivers with devices of the node."""
     found = (_spec(item) for item in _of_node(seen.slices, seen.name))
-    names = (str(spec.get("driver")) for spec in found if spec.get("devices"))
-    return sorted({name for name in names if name in OTHER_DRA_DRIVERS})
+    return sorted({str(spec.get("driver")) for spec in found if spec.get("devices")})
 
 
 def _cdi_enabled(values: Mapping[str, object]) -> bool:

@@ -59,9 +59,10 @@ def has_ended(item: Mapping[str, Any]) -> bool:
 def asks(item: Mapping[str, Any], by_claims: bool = False) -> bool:
     """Return whether a container of a pod asks for what one of our modes offers, or the pod has a claim."""
     try:
-        spec = item.get("spec") or {}
+        spec, status = item.get("spec") or {}, item.get("status") or {}
         containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
-        has_claim = by_claims and bool(spec.get("resourceClaims"))
+        # The second is of a pod that asked for what a device class serves as an extended resource.
+        has_claim = by_claims and bool(spec.get("resourceClaims") or status.get("extendedResourceClaimStatus"))
         return has_claim or any(asked(container, mode_of) for container in containers)
     except ODD:
         return True

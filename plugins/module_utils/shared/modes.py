@@ -56,6 +56,11 @@ OTHER_DRA_DRIVERS = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")
 _MODE_OF = {name: mode for mode, share in BY_MODE.items() for name in share[:2] if isinstance(name, str)}
 
 
+def dra_pool(node: str) -> str:
+    """Return the name of a node's pool of our driver; not the node's own, which other drivers' have (k#140434)."""
+    return f"{node}/kube-accel"
+
+
 def mode_of(resource: str) -> Optional[str]:
     """Return the mode that offers this resource; None when none of ours does.
 

@@ -134,8 +134,13 @@ def test_old_nodes_are_told_what_they_cannot_do() -> None:
         (node(**{"nvidia.com/gpu": "2"}), {}, ["dra_plugin"]),
         (node(**{"tencent.com/vcuda-core": "100"}), {}, ["dra_plugin"]),
         (node(**{"nvidia.com/gpu": "0", "example.com/fpga": "1"}), {}, []),
-        (node("pgpu", **{"nvidia.com/gpu": "2"}), {}, ["dra_switch"]),
-        (node("dra"), {"mode": "vgpu"}, ["dra_switch"]),
+        # What a node leaves, it still offers.
+        (node("pgpu", **{"nvidia.com/gpu": "2", "nvidia.com/mig-1g.5gb": "7"}), {}, []),
+        (node("pgpu", **{"tencent.com/vcuda-core": "100"}), {}, ["dra_plugin"]),
+        (node("dra"), {"mode": "vgpu"}, []),
+        (node("dra", **{"nvidia.com/gpu": "2"}), {"mode": "vgpu"}, ["dra_plugin"]),
+        (node("dra", **{"nvidia.com/gpu": "2"}), {}, ["dra_plugin"]),
+        (node("vgpu", "v1.33.4"), {}, ["dra_kubernetes"]),
         (node("pgpu", "v1.30.0"), {"mode": "pgpu", "classes": NO_API}, []),
         (node("mps"), {"mode": "pgpu"}, []),
     ],
@@ -149,7 +154,24 @@ def test_other_drivers_keep_any_mode_off_their_node(mode: str) -> None:
     for driver in ("gpu.nvidia.com", "hami-core-gpu.project-hami.io"):
         assert refused(node(), mode, HAS_API, of_driver(driver)) == ["dra_driver"]
         assert refused(node(), mode, HAS_API, of_driver(driver, "other"), of_driver(driver, devices=0)) == []
-    assert refused(node(), mode, HAS_API, of_driver("compute-domain.nvidia.com"), of_driver(DRIVER)) == []
+    assert refused(node(mode), mode, HAS_API, of_driver("compute-domain.nvidia.com")) == []
+
+
+@pytest.mark.parametrize(
+    ("serves", "mode", "codes"),
+    [
+        ("", "dra", []),
+        ("dra", "dra", []),
+        ("dra", "pgpu", []),
+        ("pgpu", "dra", []),
+        ("", "pgpu", ["dra_left"]),
+        ("pgpu", "pgpu", ["dra_left"]),
+        ("vgpu", "mps", ["dra_left"]),
+    ],
+)
+def test_plugin_is_kept_off_while_our_slices_stay(serves: str, mode: str, codes: list[str]) -> None:
+    assert refused(node(serves), mode, HAS_API, of_driver(DRIVER)) == codes
+    assert refused(node(serves), mode, HAS_API, of_driver(DRIVER, "other"), of_driver(DRIVER, devices=0)) == []
 
 
 @given(st.lists(st.booleans(), max_size=150), st.data())

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kube_accel.dra.portions import Portion, equal
 from kube_accel.model import Gpu, Inventory
-from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS
+from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS, dra_pool
 from kube_accel.sharing.node_labels import family
 
 DRIVER: Final = DRA_DRIVER
@@ -20,6 +20,7 @@ STANDARD: Final = "resource.kubernetes.io"
 TAINT: Final = DRA_TAINT
 SHARE_TYPE: Final = "share"
 """Attribute ``type`` of a fixed share; a GPU has another."""
+pool: Final = dra_pool
 SHARED: Final = "allowMultipleAllocations"
 """Field of a device that claims may take parts of."""
 SLICE_DEVICES: Final = 64
@@ -41,11 +42,6 @@ _BRANDS: Final = {
 _LONGEST: Final = 64
 """Characters of a text."""
 _UNITS: Final = (("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
-
-
-def pool(node: str) -> str:
-    """Return the name of a node's pool; not the node's own, which other drivers' pools have (k#140434)."""
-    return f"{node}/kube-accel"
 
 
 def gpus_by_device(inventory: Inventory) -> dict[str, Gpu]:
