@@ -46,6 +46,8 @@ AUDIT = {
 }
 """What service accounts of the namespace that ours are in ask for."""
 SCHEDULER = "kube-scheduler"
+GATES = os.environ.get("RIG_GATES", "")
+"""Feature gates of all programs of Kubernetes, as their flag has them."""
 
 
 def lacking(names: Iterable[str]) -> str:
@@ -173,7 +175,8 @@ class ControlPlane:
 
     @contextmanager
     def program(self, name: str, *flags: str, binary: str = "") -> Iterator[Program]:
-        """A program of Kubernetes."""
+        """A program of Kubernetes, or etcd."""
+        flags += (f"--feature-gates={GATES}",) if GATES and name != "etcd" else ()
         with Program(self.root, name, [str(BINARIES / (binary or name)), *flags]) as program:
             self.programs[name] = program
             yield program

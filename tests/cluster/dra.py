@@ -17,12 +17,12 @@ from typing import Any
 from cluster import images
 from cluster.control_plane import API_SERVICE, Program, answers
 from cluster.node import GPUS, STATE, TOPOLOGY, UNPRIVILEGED, GpuNode, pod
-from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, kubernetes
+from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, has_feature, has_shares, kubernetes
 from sim import native
 from sim.cluster.client import until
-from unit.roles.conftest import rendered
+from unit.roles.conftest import rendered, variables_of
 
-DRIVER, SHARES = "gpu.kube-accel.io", "share.kube-accel.io"
+DRIVER, SHARES, FIXED = "gpu.kube-accel.io", "share.kube-accel.io", "fixed-share.kube-accel.io"
 ACCOUNT = "kube-accel-dra"
 MEMORY = 80 << 30
 GROUP = "/apis/resource.k8s.io/v1"
@@ -38,8 +38,14 @@ class DraNode:
         self.rig, self.node, self._account = rig, node, account
 
     @contextmanager
-    def driver(self, port: int = 9445, instance: str = "", wait: bool = True, state: Path = STATE) -> Iterator[Program]:
-        """The daemon beside kubelet, with ``wait`` ready: registered, its slices stored."""
+    def driver(
+        self, port: int = 9445, instance: str = "", wait: bool = True, state: Path = STATE, sized: bool | None = None
+    ) -> Iterator[Program]:
+        """The daemon beside kubelet, with ``wait`` ready: registered, its slices stored.
+
+        Claims may ask for ``sized`` shares, by itself where the cluster keeps them.
+        """
+        sized = has_shares() if sized is None else sized
         command = [
             *UNPRIVILEGED,
             str(Path(sys.executable).with_name("kube-accel")),
@@ -54,7 +60,8 @@ class DraNode:
             f"--state-dir={state}",
             f"--service-account-dir={self._account}",
             f"--cdi-dir={CDI}",
-            "--shares",
+            "--fixed-shares",
+            *(["--shares"] if sized else []),
             f"--shim-dir={native.build()}",
         ]
         environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}
@@ -91,9 +98,9 @@ class DraNode:
         found = [device for each in slices if each["driver"] == DRIVER for device in each.get("devices", ())]
         return {device["name"]: device for device in found}
 
-    def claim(self, name: str, count: int = 1) -> None:
-        """Create a claim of so many GPUs."""
-        exactly = {"deviceClassName": DRIVER, "count": count}
+    def claim(self, name: str, count: int = 1, kind: str = DRIVER) -> None:
+        """Create a claim of so many GPUs, or devices of another class."""
+        exactly = {"deviceClassName": kind, "count": count}
         spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
         self.rig.api.create(CLAIMS, body)
@@ -166,13 +173,23 @@ def cuda_pod(name: str, claim: str, *command: str, request: str = "") -> dict[st
     return body
 
 
-def of_the_role() -> list[dict[str, Any]]:
-    """The role's device classes, its policy for claims, and the driver's account, for nodes of this version."""
+def of_the_role(rig: Rig) -> list[dict[str, Any]]:
+    """The role's device classes, its policy for claims, and the driver's account, for this cluster."""
+    slice_ = variables_of("gpu_plugins")["__gpu_plugins_tried_slice"]
+    slice_["spec"]["driver"] = DRIVER
+    kept = {"result": rig.api.create(f"{SLICES}?dryRun=All", slice_)}
     version = "v{}.{}.0".format(*kubernetes())
     head = {"name": NODE, "labels": {"nvidia-device-enable": "dra"}}
     nodes = {"resources": [{"metadata": head, "status": {"nodeInfo": {"kubeletVersion": version}}}]}
     served = {"results": [{"api_found": True, "resources": []}]}
-    given = {"__gpu_plugins_nodes": nodes, "__gpu_plugins_admission": served, "__gpu_plugins_runtime_classes": {}}
+    extended = has_feature("DRAExtendedResource", (1, 36))
+    given: dict[str, Any] = {"gpu_plugins_dra_fixed_shares": 4, "gpu_plugins_dra_extended_resource": extended}
+    given |= {
+        "__gpu_plugins_kept_slice": kept,
+        "__gpu_plugins_nodes": nodes,
+        "__gpu_plugins_admission": served,
+        "__gpu_plugins_runtime_classes": {},
+    }
     made = rendered("gpu_plugins", "objects.yml.j2", gpu_mode="dra", **given)
     names = {"kube-accel-plugin-claims", ACCOUNT}
     kept = [item for item in made if item["kind"] == "DeviceClass" or item["metadata"]["name"] in names]

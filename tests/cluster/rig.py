@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from cluster import images
-from cluster.control_plane import API_SERVICE, BINARIES, ControlPlane, Program, answers, control_plane, lacking
+from cluster.control_plane import API_SERVICE, BINARIES, GATES, ControlPlane, Program, answers, control_plane, lacking
 from sim.cluster.client import MERGE, Api, until
 from sim.cluster.host import write_control_plane
 
@@ -253,6 +253,16 @@ def kubernetes() -> tuple[int, int]:
     found = re.search(r"v(\d+)\.(\d+)", said)
     assert found, said
     return int(found[1]), int(found[2])
+
+
+def has_feature(gate: str, since: tuple[int, int]) -> bool:
+    """Whether a feature is on that versions have by themselves since this one."""
+    return kubernetes() >= since and f"{gate}=false" not in GATES.split(",")
+
+
+def has_shares() -> bool:
+    """Whether claims may say how much of a device they want."""
+    return has_feature("DRAConsumableCapacity", (1, 36))
 
 
 def _ready(rig: Rig) -> bool:

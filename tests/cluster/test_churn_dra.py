@@ -18,7 +18,7 @@ from cluster.claim_churn import TEMPLATES, WHOLE, ClaimChurn, claiming, template
 from cluster.control_plane import SCHEDULER
 from cluster.dra import CDI, DraNode
 from cluster.node import STATE
-from cluster.rig import CONTAINERD_PID, PODS, Rig, kubernetes
+from cluster.rig import CONTAINERD_PID, PODS, Rig, has_shares
 from cluster.test_dra import node as node
 from cluster.test_dra import rig as rig
 from sim.cluster.client import until
@@ -36,7 +36,7 @@ def end_containerd() -> None:
 
 
 def test_claims_come_and_go_while_their_servants_are_killed(rig: Rig, node: DraNode) -> None:
-    if kubernetes() < (1, 36):
+    if not has_shares():
         pytest.skip("shares of devices are on since Kubernetes 1.36")
     for template in templates():
         rig.api.create(TEMPLATES, template)

@@ -32,7 +32,7 @@ from cluster.dra import (
     of_the_role,
 )
 from cluster.node import STATE, GpuNode, pod
-from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, kubernetes
+from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, has_feature, has_shares, kubernetes
 from cluster.runtime import needs_cdi
 from sim.cluster.client import until
 
@@ -43,7 +43,7 @@ def rig(bare_rig: Rig) -> Iterator[Rig]:
         pytest.skip("resource.k8s.io/v1 came with Kubernetes 1.34")
     needs_cdi()
     objects = bare_rig.plane.root / "classes.yml"
-    objects.write_text(yaml.safe_dump_all(of_the_role()))
+    objects.write_text(yaml.safe_dump_all(of_the_role(bare_rig)))
     bare_rig.kubectl("apply", f"--filename={objects}")
     images.load(images.cuda())
     with bare_rig.plane.scheduler() as scheduler:
@@ -98,7 +98,7 @@ def test_pod_with_a_claim_gets_its_gpus_and_no_other(rig: Rig, node: DraNode) ->
 
 
 def test_extended_resource_is_served_by_the_driver(rig: Rig, node: DraNode) -> None:
-    if kubernetes() < (1, 36):
+    if not has_feature("DRAExtendedResource", (1, 36)):
         pytest.skip("extended resources by DRA are on since Kubernetes 1.36")
     with node.driver():
         rig.api.create(PODS, pod("extended", {"nvidia.com/gpu": "2"}))
@@ -177,6 +177,8 @@ def test_two_instances_roll_over(rig: Rig, node: DraNode) -> None:
 
 
 def test_sick_gpu_is_tainted_and_well_again(rig: Rig, node: DraNode) -> None:
+    if not has_feature("DRADeviceTaints", (1, 36)):
+        pytest.skip("taints of devices are on since Kubernetes 1.36")
     with node.driver():
         node.claim("held", 4)
         node.submit("held", "held")
@@ -225,7 +227,7 @@ def test_driver_waits_while_a_plugin_serves_the_node(rig: Rig, node: DraNode, tm
         with node.driver(wait=False, state=tmp_path):
             until(lambda: "a device plugin offers nvidia.com/gpu" in node.obstacle(), "the driver to see the plugin")
             # What a driver before left is offered to nobody.
-            assert all("taints" in device for device in node.devices().values())
+            until(lambda: all("taints" in device for device in node.devices().values()), "no GPU to be offered")
     with node.driver():
         assert len(node.devices()) == 8
 
@@ -233,7 +235,7 @@ def test_driver_waits_while_a_plugin_serves_the_node(rig: Rig, node: DraNode, tm
 @pytest.fixture
 def sharing(node: DraNode, files: None) -> Iterator[DraNode]:
     """The node while its driver runs, in a cluster that knows shares."""
-    if kubernetes() < (1, 36):
+    if not has_shares():
         pytest.skip("shares of devices are on since Kubernetes 1.36")
     with node.driver():
         yield node
@@ -426,7 +428,7 @@ def test_share_of_a_pod_deleted_by_force_is_given_again(rig: Rig, sharing: DraNo
 
 
 def test_share_survives_restarts(rig: Rig, node: DraNode, files: None) -> None:
-    if kubernetes() < (1, 36):
+    if not has_shares():
         pytest.skip("shares of devices are on since Kubernetes 1.36")
     with node.driver() as first:
         node.share("held", 30, "8Gi")

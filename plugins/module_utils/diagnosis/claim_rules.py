@@ -41,8 +41,8 @@ def _unserved(subject: str, request: Request, serving: Dict[str, Node], evidence
         remedy = "Run site.yml with a node of gpu_mode: dra."
         if request.kind == DRA_SHARE_CLASS:
             remedy = (
-                "The class exists where all nodes of mode dra have Kubernetes 1.36 and gpu_plugins_dra_shares is on."
-                " Otherwise ask for a whole GPU."
+                "The class exists where the cluster has the feature gate DRAConsumableCapacity, which is on from"
+                " Kubernetes 1.36, and gpu_plugins_dra_shares. Otherwise ask for a whole GPU or a fixed share."
             )
         return Finding("missing_object", subject, what, (asks,), remedy, CERTAIN)
     if not evidence.everywhere:

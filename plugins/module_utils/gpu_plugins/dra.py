@@ -8,9 +8,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
+from ..shared.fixed_shares import MOST
+from ..shared.label_names import FIXED_SHARES
 from ..shared.minimums import version_in
 from ..shared.modes import (
     DRA_DRIVER,
+    DRA_FIXED_CLASS,
     DRA_MODE,
     DRA_SHARE_CLASS,
     DRA_TAINT,
@@ -26,7 +29,7 @@ from .handover import plugin_offers
 
 _KUBERNETES = (1, 34)
 _ALL_OF_IT = (1, 36)
-"""The first version that has extended resources of device classes, and shares of devices, without a feature gate."""
+"""The first version whose kubelet serves extended resources of device classes without a feature gate."""
 _OF_A_RUNTIME = re.compile(r"(?:containerd|cri-o|docker)://")
 _HAS_CDI = re.compile(r"containerd://(?:1[.]7|[2-9]|[0-9]{2})|cri-o://(?:1[.](?:2[89]|[3-9][0-9])|[2-9])")
 _OLD_CONTAINERD = "containerd://1."
@@ -43,13 +46,15 @@ class Seen:
     node: Mapping[str, Any]
     """How the node of this host is, as ``NodeState`` has it."""
     options: Mapping[str, object]
-    """``gpu_plugins_dra_extended_resource`` and ``gpu_plugins_dra_shares``."""
+    """``gpu_plugins_dra_extended_resource``, ``gpu_plugins_dra_shares``, and ``gpu_plugins_dra_fixed_shares``."""
     namespace: str
     daemonset: str
     device_classes: Mapping[str, Any] = field(default_factory=dict)
     hosts: Sequence[str] = ()
     """The hosts with GPUs."""
     hostvars: Mapping[str, Any] = field(default_factory=dict)
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """What the API server made of a slice with a device that claims may take parts of."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
 
@@ -63,7 +68,11 @@ class Dra:
     extended_resource: str
     """What the device class serves as an extended resource; empty for nothing."""
     shares: bool
-    """Whether claims may ask for shares, by a class of their own."""
+    """Whether claims may say how much of a GPU they want, by a class of their own."""
+    fixed: bool
+    """Whether nodes have GPUs that are cut into equal shares, which have a class of their own."""
+    asks: bool
+    """Whether a slice is to be tried, which tells whether the cluster keeps shares."""
     unwanted: List[Mapping[str, Any]]
     """Objects that are to go, as no node is served so any more."""
     warnings: List[str]
@@ -87,31 +96,62 @@ def dra(seen: Seen) -> Dra:
     options = OptionReader(seen.options)
     extended = options.boolean("gpu_plugins_dra_extended_resource")
     shares = options.boolean("gpu_plugins_dra_shares")
+    number = options.number("gpu_plugins_dra_fixed_shares", 0, MOST)
     options.require_values()
     nodes, modes = resources(seen.nodes), _modes(seen)
     served = [node for node in nodes if _is_served(node, modes)]
     used = bool(served) or DRA_MODE in (seen.node["target"], *modes.values())
     new = bool(served) and all(_kubelet(node) >= _ALL_OF_IT for node in served)
     classes = {str(metadata_of(item).get("name")) for item in resources(seen.device_classes)}
-    unwanted = [_class(DRA_SHARE_CLASS)] if DRA_SHARE_CLASS in classes and not (shares and new) else []
     has_api = has_api_of(seen.device_classes)
+    kept = _keeps_shares(seen.kept, DRA_SHARE_CLASS in classes)
+    gone = seen.removed and has_api
+    own = {DRA_SHARE_CLASS: shares and used and kept, DRA_FIXED_CLASS: _cuts(seen, served, number)}
+    unwanted = [_class(name) for name, offered in own.items() if name in classes and not offered]
     return Dra(
-        made=used or (seen.removed and has_api),
+        made=used or gone,
         extended_resource=WHOLE_RESOURCE if extended and new else "",
-        shares=shares and (new or (seen.removed and has_api)),
+        shares=own[DRA_SHARE_CLASS] or (shares and gone),
+        fixed=own[DRA_FIXED_CLASS] or gone,
+        asks=used and shares and has_api,
         unwanted=(_objects(seen) if DRA_DRIVER in classes and not used else []) + unwanted,
-        warnings=_warnings(extended, shares) if used and not new else [],
+        warnings=_warnings(used and extended and not new, used and shares and not kept),
     )
 
 
-def _warnings(extended: bool, shares: bool) -> List[str]:
-    """Return what older nodes cannot do although it is asked for."""
+def _keeps_shares(kept: Mapping[str, Any], offered: bool) -> bool:
+    """Return whether the API server keeps what makes a device one of which claims take parts.
+
+    Where it was not asked, what is ``offered`` stays. From an older server, and by a feature gate, such a field is
+    gone without a word, and a claim for a share would be one for a whole GPU.
+    """
+    devices = mappings(_spec(mapping(kept.get("result"))).get("devices"))
+    return all(device.get("allowMultipleAllocations") for device in devices) if devices else offered
+
+
+def _cuts(seen: Seen, served: Sequence[Mapping[str, Any]], number: int) -> bool:
+    """Return whether nodes of the mode have their GPUs cut into fixed shares, or are to have."""
+    mine = number > 0 and seen.node["target"] == DRA_MODE
+    labeled = any(labels_of(node).get(FIXED_SHARES, "0") != "0" for node in served)
+    others = (mapping(seen.hostvars.get(host)) for host in seen.hosts)
+    return mine or labeled or any(_mode(each) == DRA_MODE and _is_cut(each) for each in others)
+
+
+def _is_cut(variables: Mapping[str, Any]) -> bool:
+    return str(variables.get("gpu_plugins_dra_fixed_shares") or 0) != "0"
+
+
+def _warnings(unextended: bool, unshared: bool) -> List[str]:
+    """Return what the cluster cannot do although it is asked for."""
     alone = (
         f"Pods get GPUs of nodes of mode dra by ResourceClaims alone: {WHOLE_RESOURCE} is served from Kubernetes 1.36"
         " on."
     )
-    unshared = "Nodes of mode dra give whole GPUs alone: claims get shares from Kubernetes 1.36 on."
-    return [text for wanted, text in ((extended, alone), (shares, unshared)) if wanted]
+    whole = (
+        "Claims get no shares by size: the API server does not keep allowMultipleAllocations of devices, as its feature"
+        " gate DRAConsumableCapacity is off. It is on from Kubernetes 1.36; before, set gpu_plugins_dra_fixed_shares."
+    )
+    return [text for lacks, text in ((unextended, alone), (unshared, whole)) if lacks]
 
 
 def has_api_of(answer: Mapping[str, Any]) -> bool:
@@ -120,13 +160,13 @@ def has_api_of(answer: Mapping[str, Any]) -> bool:
 
 
 def devices_offered(slices: Mapping[str, Any], node: str) -> int:
-    """Return the number of devices that our driver offers on a node; none while its pool is not complete."""
+    """Return the number of GPUs that our driver offers on a node; none while its pool is not complete."""
     found = [item for item in _of_node(slices, node) if _spec(item).get("driver") == DRA_DRIVER]
     latest = max((_generation(item) for item in found), default=0)
     found = [item for item in found if _generation(item) == latest]
     if any(_pool(item).get("resourceSliceCount") != len(found) for item in found):
         return 0
-    return sum(not _is_tainted(device) for item in found for device in mappings(_spec(item).get("devices")))
+    return len({_gpu(each) for item in found for each in mappings(_spec(item).get("devices")) if not _is_tainted(each)})
 
 
 def node_refusals(seen: NodeSeen) -> Iterator[Refusal]:
@@ -201,9 +241,12 @@ def _modes(seen: Seen) -> Dict[str, str]:
     found = {}
     for host in seen.hosts:
         variables = mapping(seen.hostvars.get(host))
-        mode = variables.get("gpu_plugins_mode") or variables.get("gpu_mode") or WHOLE_MODE
-        found[str(variables.get("gpu_plugins_node_name") or host)] = str(mode)
+        found[str(variables.get("gpu_plugins_node_name") or host)] = _mode(variables)
     return found
+
+
+def _mode(variables: Mapping[str, Any]) -> str:
+    return str(variables.get("gpu_plugins_mode") or variables.get("gpu_mode") or WHOLE_MODE)
 
 
 def _is_served(node: Mapping[str, Any], modes: Mapping[str, str]) -> bool:
@@ -241,6 +284,11 @@ def _pool(item: Mapping[str, Any]) -> Mapping[str, Any]:
 def _generation(item: Mapping[str, Any]) -> int:
     found = _pool(item).get("generation")
     return found if isinstance(found, int) else 0
+
+
+def _gpu(device: Mapping[str, Any]) -> str:
+    """Return the UUID of a device's GPU, of which there may be several."""
+    return str(mapping(mapping(device.get("attributes")).get("uuid")).get("string") or device.get("name"))
 
 
 def _is_tainted(device: Mapping[str, Any]) -> bool:

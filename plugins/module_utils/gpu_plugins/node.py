@@ -9,7 +9,9 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ..cluster.annotations import node_told
 from ..shared import label_names
-from ..shared.modes import BY_MODE, CGPU_LABEL, HELD_LABEL, MODE_LABEL, WHOLE_MODE
+from ..shared.fixed_shares import MOST
+from ..shared.label_names import FIXED_SHARES
+from ..shared.modes import BY_MODE, CGPU_LABEL, DRA_MODE, HELD_LABEL, MODE_LABEL, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import annotations_of, labels_of, mapping, mappings, resources
 from .offer import CONFIG_LABEL
@@ -28,7 +30,7 @@ class Seen:
     nodes: Mapping[str, Any]
     """The result for the node."""
     options: Mapping[str, object]
-    """``gpu_plugins_mode``, ``gpu_plugins_config``, and ``gpu_plugins_mig_label``."""
+    """``gpu_plugins_mode``, ``gpu_plugins_config``, ``gpu_plugins_mig_label``, and ``gpu_plugins_dra_fixed_shares``."""
     mig_planned: Mapping[str, Any] = field(default_factory=dict)
     """The result of ``mig_geometry`` in check mode."""
 
@@ -88,6 +90,7 @@ def node_state(seen: Seen) -> NodeState:
     options = OptionReader(seen.options)
     mode, config = options.text("gpu_plugins_mode"), options.text("gpu_plugins_config")
     mig_label = options.boolean("gpu_plugins_mig_label")
+    fixed = options.number("gpu_plugins_dra_fixed_shares", 0, MOST)
     options.require_values()
     labels, annotations, told = labels_of(node), annotations_of(node), node_told(node)
     mode_label = str(labels.get(MODE_LABEL, ""))
@@ -116,7 +119,7 @@ def node_state(seen: Seen) -> NodeState:
         mig_cordoned=mig_cordoned,
         keeps_cordon=unschedulable and not cordoned,
         left_for=left_for if left_for != serves and target == mode else "",
-        wanted_labels=_wanted_labels(mode, config, labels),
+        wanted_labels=_wanted_labels(mode, config, fixed if mode == DRA_MODE else 0, labels),
         kept_labels=told.labels,
         taint=told.taint,
         problems=told.problems,
@@ -129,8 +132,10 @@ def _conditions(node: Mapping[str, Any]) -> Dict[str, str]:
     return {str(each.get("type", "")): str(each.get("status", "")) for each in conditions}
 
 
-def _wanted_labels(mode: str, config: str, labels: Mapping[str, str]) -> Dict[str, Optional[str]]:
+def _wanted_labels(mode: str, config: str, fixed: int, labels: Mapping[str, str]) -> Dict[str, Optional[str]]:
     wanted: Dict[str, Optional[str]] = {MODE_LABEL: mode}
+    if fixed or FIXED_SHARES in labels:
+        wanted[FIXED_SHARES] = str(fixed) if fixed else None
     if mode == _CGPU:
         wanted[CGPU_LABEL] = "true"
     elif labels.get(MODE_LABEL) == _CGPU:

@@ -49,8 +49,6 @@ class AdmissionSeen:
     """Whether the cluster has no extender, and none is coming."""
     dra: bool = False
     """Whether our DRA driver serves nodes, and writes their slices."""
-    dra_shares: bool = False
-    """Whether it gives shares of GPUs."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +117,7 @@ def admission(seen: AdmissionSeen) -> Admission:
     wanted = enabled and served and not seen.removed
     names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
     names += [f"{_PLUGIN}-evictions"] if evicts else []
-    names += [f"{_PLUGIN}-slices", f"{_PLUGIN}-claim-status"] if seen.dra else []
-    names += [f"{_PLUGIN}-claims"] if seen.dra_shares else []
+    names += [f"{_PLUGIN}-slices", f"{_PLUGIN}-claim-status", f"{_PLUGIN}-claims"] if seen.dra else []
     warning = [f"{_PLUGIN}-runtime-class"] if warns else []
     warning += [f"{_PLUGIN}-annotations"] if seen.unextended else []
     kept = [*names, *warning] if wanted else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
+from ..shared.label_names import FIXED_SHARES
 from ..shared.modes import CGPU_LABEL, MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, metadata_of, resources
@@ -60,6 +61,7 @@ def uninstall(seen: Seen) -> Uninstall:
     options.require_values()
     labels = [
         MODE_LABEL,
+        *([FIXED_SHARES] if FIXED_SHARES in seen.node["labels"] else []),
         *([CGPU_LABEL] if seen.node["mode_label"] == "cgpu" else []),
         *([CONFIG_LABEL] if config else []),
         *([mig_label.CONFIG_LABEL] if mig_config and by_label else []),

@@ -74,7 +74,9 @@ class OptionReader:
 
     def number(self, name: str, least: int, most: int) -> int:
         """Return a whole number from ``least`` to ``most``, and ``least`` in place of another value."""
-        value = self._values.get(name)
+        if name not in self._values:
+            return least
+        value = self._values[name]
         written = str(value).strip() if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
         if written.isascii() and written.isdigit() and len(written) <= len(str(most)) and least <= int(written) <= most:
             return int(written)

@@ -168,6 +168,10 @@ def set_defaults(kind: Kind, body: Object) -> None:
         spec.setdefault("schedulerName", "default-scheduler")
         spec.setdefault("serviceAccountName", "default")
         body["status"].setdefault("phase", "Pending")
+    if kind.name == "ResourceSlice":
+        # This version has the feature gate of it off, and says nothing.
+        for device in dig(body, "spec.devices") or ():
+            device.pop("allowMultipleAllocations", None)
 
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")

@@ -73,6 +73,13 @@ def rendered(role: str, template: str, **variables: Any) -> list[dict[str, Any]]
     return [document for document in yaml.load_all(made or "", yaml.CSafeLoader) if document]
 
 
+def keeping(shares: bool) -> dict[str, Any]:
+    """What the API server of a cluster that keeps shares, or does not, answers to a slice with one."""
+    return {
+        "result": {"spec": {"devices": [{"name": "gpu-00"} | ({"allowMultipleAllocations": True} if shares else {})]}}
+    }
+
+
 def runtime(version: str) -> dict[str, Any]:
     """A GPU node with this container runtime."""
     info = {"kubeletVersion": "v1.33.2", "containerRuntimeVersion": version}

@@ -19,7 +19,7 @@ from kube_accel.sharing.node_labels import OWNED
 from kube_accel.sharing.profile import PROFILES
 from unit.plugins.scheduler_asked import answered
 
-from .conftest import Evaluate, rendered
+from .conftest import Evaluate, keeping, rendered
 from .test_security import LAYOUTS, SECONDARY
 
 KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
@@ -56,18 +56,23 @@ def policy(objects: list[dict[str, Any]], name: str) -> str:
     return str(found["spec"])
 
 
-@pytest.mark.parametrize(("kubelet", "shares"), [("v1.36.2", True), ("v1.35.1", False)])
-def test_claims_are_held_to_their_class_where_there_are_shares(kubelet: str, shares: bool) -> None:
-    nodes = {"resources": [{**DRA_NODE, "status": {"nodeInfo": {"kubeletVersion": kubelet}}}]}
-    objects = plugin(**DRA, __gpu_plugins_nodes=nodes)
-    for kind in KINDS:
-        assert ("kube-accel-plugin-claims" in named(objects, kind)) is shares
-    assert named(objects, "DeviceClass") == {"gpu.kube-accel.io"} | ({"share.kube-accel.io"} if shares else set())
+@pytest.mark.parametrize("number", [0, 4])
+@pytest.mark.parametrize("shares", [True, False])
+def test_claims_are_held_to_the_classes_that_there_are(shares: bool, number: int) -> None:
+    objects = plugin(**DRA, __gpu_plugins_kept_slice=keeping(shares), gpu_plugins_dra_fixed_shares=number)
+    classes = {"gpu.kube-accel.io", *(["share.kube-accel.io"] if shares else [])}
+    classes |= {"fixed-share.kube-accel.io"} if number else set()
+    assert named(objects, "DeviceClass") == classes
+    told = policy(objects, "kube-accel-plugin-claims")
+    assert ("does not name cores and memory" in told) is shares
+    assert ("this cluster has none" in told) is not shares
+    assert ("by class fixed-share.kube-accel.io" in told) is (bool(number) and not shares)
     (daemonset,) = (
         item for item in objects if item["metadata"]["name"] == "kube-accel-dra" and "template" in str(item)
     )
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
     assert ("--shares" in container["command"]) is shares
+    assert ("--fixed-shares" in container["command"]) is bool(number)
 
 
 def test_every_policy_fails_closed_and_has_a_binding_that_denies() -> None:
@@ -289,7 +294,7 @@ def test_slices_are_bound_to_the_drivers_own_node_where_it_serves() -> None:
     name = "kube-accel-plugin-slices"
     assert name not in named(plugin())
     objects = plugin(**DRA)
-    assert {name, "kube-accel-plugin-claim-status"} == named(objects) - named(plugin())
+    assert {name, "kube-accel-plugin-claim-status", "kube-accel-plugin-claims"} == named(objects) - named(plugin())
     assert "s.spec.?nodeName.orValue('') == variables.own" in policy(objects, name)
     accounts = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
     for each in (name, "kube-accel-plugin-nodes", "kube-accel-plugin-events"):

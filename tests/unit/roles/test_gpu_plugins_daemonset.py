@@ -10,7 +10,7 @@ import pytest
 
 from programs import program
 
-from .conftest import rendered, runtime
+from .conftest import keeping, rendered, runtime
 
 
 @pytest.fixture
@@ -256,11 +256,8 @@ def test_dra_driver_serves_metrics_as_plugins_do(variables: dict[str, Any], flag
     assert ("add" in container["securityContext"]["capabilities"]) == ("--metrics-profiling" in flags)
 
 
-@pytest.mark.parametrize(("kubelet", "shares"), [("v1.36.2", True), ("v1.35.1", False)])
-def test_dra_driver_looks_at_processes_where_gpus_are_shared(kubelet: str, shares: bool) -> None:
-    node = runtime("containerd://2.1.4")
-    node["metadata"]["labels"] = {"nvidia-device-enable": "dra"}
-    node["status"]["nodeInfo"]["kubeletVersion"] = kubelet
-    found = dra(gpu_mode="dra", __gpu_plugins_nodes={"resources": [node]})
+@pytest.mark.parametrize(("kept", "number", "shares"), [(True, 0, True), (False, 0, False), (False, 4, True)])
+def test_dra_driver_looks_at_processes_where_gpus_are_shared(kept: bool, number: int, shares: bool) -> None:
+    found = dra(gpu_mode="dra", __gpu_plugins_kept_slice=keeping(kept), gpu_plugins_dra_fixed_shares=number)
     assert found["DaemonSet"]["spec"]["template"]["spec"].get("hostPID", False) is shares
     assert (["pods"] in [rule["resources"] for rule in found["ClusterRole"]["rules"]]) is shares

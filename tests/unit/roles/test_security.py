@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import rendered, runtime
+from .conftest import keeping, rendered, runtime
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs/reference/permissions.md"
@@ -29,15 +29,6 @@ SECONDARY = {
     "__scheduler_version": {"version": {"server": {"kubernetes": {"gitVersion": "v1.31.2"}}}},
     "__scheduler_secret": {"result": {"metadata": {"resourceVersion": "1"}}},
 }
-SHARING = {
-    "resources": [
-        {
-            "metadata": {"name": "node-1", "labels": {"nvidia-device-enable": "dra"}},
-            "status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}},
-        }
-    ]
-}
-"""A node whose claims may take shares."""
 LAYOUTS = ("local", "proxied", "secondary")
 
 
@@ -47,7 +38,9 @@ def objects() -> Iterator[dict[str, Any]]:
         yield from rendered("gpu_plugins", "daemonset.yml.j2", mode=mode, **options)
     for options in PLUGIN[:2]:
         yield from rendered("gpu_plugins", "dra.yml.j2", gpu_mode="dra", **options)
-        yield from rendered("gpu_plugins", "dra.yml.j2", gpu_mode="dra", __gpu_plugins_nodes=SHARING, **options)
+        yield from rendered(
+            "gpu_plugins", "dra.yml.j2", gpu_mode="dra", __gpu_plugins_kept_slice=keeping(True), **options
+        )
     yield from rendered("dcgm_exporter", "objects.yml.j2")
     widest = {"gpu_plugins_configs": {"default": {}}, "gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
     yield from rendered("gpu_plugins", "rbac.yml.j2", **widest)

@@ -9,7 +9,7 @@ import pytest
 
 from yaml_files import document
 
-from .conftest import ROLES, Evaluate, rendered
+from .conftest import ROLES, Evaluate, keeping, rendered
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,8 @@ def test_what_earlier_settings_made_goes_too() -> None:
         made = rendered("gpu_plugins", "objects.yml.j2", **words)
         return {(item["kind"], item["metadata"]["name"]) for item in made}
 
-    info = {"status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}}}
-    nodes = {"resources": [{"metadata": {"name": "n", "labels": {"nvidia-device-enable": "dra"}}, **info}]}
-    once = names(
-        gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True, gpu_mode="dra", __gpu_plugins_nodes=nodes
-    )
+    shares = {"__gpu_plugins_kept_slice": keeping(True), "gpu_plugins_dra_fixed_shares": 4}
+    once = names(gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True, gpu_mode="dra", **shares)
     assert names() < once
     assert names(__gpu_plugins_removed=removal()["vars"]["__gpu_plugins_removed"]) == once
 

@@ -20,30 +20,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_accel.dra.changes import changes
-from kube_accel.dra.slices import DRIVER, in_slices
+from kube_accel.dra.slices import DRIVER, devices, in_slices
 from kube_accel.shared.modes import DRA_SHARE_CLASS
+from unit.kube_accel.plugin.fakes import inventory, uuid
+from unit.roles.conftest import keeping
 
 Object = dict[str, Any]
 HAS_API: Object = {"results": [{"api_found": True, "resources": []}]}
 NO_API: Object = {"results": [{"api_found": False, "resources": []}]}
 CLASS: Object = {"results": [{"api_found": True, "resources": [{"metadata": {"name": DRIVER}}]}]}
-OPTIONS = ("gpu_plugins_dra_extended_resource", "gpu_plugins_dra_shares")
+OPTIONS = ("gpu_plugins_dra_extended_resource", "gpu_plugins_dra_shares", "gpu_plugins_dra_fixed_shares")
+KEPT, DROPPED = keeping(True), keeping(False)
 SHARES: Object = {"results": [{"api_found": True, "resources": [{"metadata": {"name": DRA_SHARE_CLASS}}]}]}
 
 
-def node(mode: str = "", version: str = "v1.36.2", runtime: str = "containerd://2.1.4", **allocatable: str) -> Object:
+def node(
+    mode: str = "", version: str = "v1.36.2", runtime: str = "containerd://2.1.4", cut: str = "", **allocatable: str
+) -> Object:
     info = {"kubeletVersion": version, "containerRuntimeVersion": runtime}
-    head = {"name": "n", "labels": {"nvidia-device-enable": mode} if mode else {}}
+    labels = ({"nvidia-device-enable": mode} if mode else {}) | ({"kube-accel.io/fixed-shares": cut} if cut else {})
+    head = {"name": "n", "labels": labels}
     return {"metadata": head, "status": {"nodeInfo": info, "allocatable": allocatable}}
 
 
 def planned(
-    *nodes: Object, modes: Object | None = None, extended: object = True, shares: object = True, **more: Any
+    *nodes: Object,
+    modes: Object | None = None,
+    extended: object = True,
+    shares: object = True,
+    number: object = 0,
+    target: str = "pgpu",
+    **more: Any,
 ) -> Dra:
     hostvars = {host: {"gpu_mode": mode} for host, mode in (modes or {}).items()}
     seen: Object = {"hosts": list(hostvars), "hostvars": hostvars, "device_classes": HAS_API} | more
-    options = dict(zip(OPTIONS, (extended, shares), strict=True))
-    return dra(Seen({"resources": list(nodes)}, {"target": "pgpu"}, options, "kube-system", "ds", **seen))
+    options = dict(zip(OPTIONS, (extended, shares, number), strict=True))
+    return dra(Seen({"resources": list(nodes)}, {"target": target}, options, "kube-system", "ds", **seen))
 
 
 def refused(
@@ -91,16 +103,52 @@ def test_objects_go_with_the_last_node_of_the_mode() -> None:
 @pytest.mark.parametrize(
     ("nodes", "more", "shares"),
     [
-        ([node("dra")], {}, True),
-        ([node("dra")], {"shares": "no"}, False),
-        ([node("dra"), node("dra", "v1.35.1")], {}, False),
-        ([node("pgpu")], {}, False),
+        ([node("dra")], {"kept": KEPT}, True),
+        ([node("dra", "v1.35.1")], {"kept": KEPT}, True),
+        ([node("dra")], {"kept": DROPPED}, False),
+        ([node("dra")], {"kept": DROPPED, "device_classes": SHARES}, False),
+        # Nobody asked.
+        ([node("dra")], {"device_classes": SHARES}, True),
+        ([node("dra")], {}, False),
+        ([node("dra")], {"shares": "no", "kept": KEPT}, False),
+        ([node("pgpu")], {"kept": KEPT}, False),
         ([node("pgpu")], {"removed": True}, True),
         ([node("pgpu")], {"removed": True, "device_classes": NO_API}, False),
     ],
 )
-def test_shares_are_offered_where_all_nodes_know_them(nodes: list[Object], more: Object, shares: bool) -> None:
+def test_shares_are_offered_where_the_cluster_keeps_them(nodes: list[Object], more: Object, shares: bool) -> None:
     assert planned(*nodes, **more).shares is shares
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "asks"),
+    [
+        ([node("dra")], {}, True),
+        ([node("dra")], {"shares": False}, False),
+        ([node("dra")], {"device_classes": NO_API}, False),
+        ([node("pgpu")], {}, False),
+    ],
+)
+def test_cluster_is_asked_where_shares_are_wanted(nodes: list[Object], more: Object, asks: bool) -> None:
+    assert planned(*nodes, **more).asks is asks
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "fixed"),
+    [
+        ([node("dra")], {}, False),
+        ([node("dra", cut="4")], {}, True),
+        ([node("dra", cut="0")], {}, False),
+        ([node("pgpu", cut="4")], {}, False),
+        ([node("pgpu")], {"number": "4", "target": "dra"}, True),
+        ([node("pgpu")], {"number": 4}, False),
+        ([node()], {"hosts": ["h"], "hostvars": {"h": {"gpu_mode": "dra", "gpu_plugins_dra_fixed_shares": 2}}}, True),
+        ([node()], {"hosts": ["h"], "hostvars": {"h": {"gpu_mode": "vgpu", "gpu_plugins_dra_fixed_shares": 2}}}, False),
+        ([node("pgpu")], {"removed": True}, True),
+    ],
+)
+def test_fixed_shares_are_offered_where_a_node_is_cut(nodes: list[Object], more: Object, fixed: bool) -> None:
+    assert planned(*nodes, **more).fixed is fixed
 
 
 def test_class_of_shares_goes_where_they_are_not_offered() -> None:
@@ -111,10 +159,10 @@ def test_class_of_shares_goes_where_they_are_not_offered() -> None:
 
 
 def test_old_nodes_are_told_what_they_cannot_do() -> None:
-    assert planned(node("dra")).warnings == []
-    claims, shares = planned(node("dra", "v1.34.1")).warnings
+    assert planned(node("dra"), kept=KEPT).warnings == []
+    claims, shares = planned(node("dra", "v1.34.1"), kept=DROPPED).warnings
     assert "nvidia.com/gpu is served from Kubernetes 1.36" in claims
-    assert "give whole GPUs alone" in shares
+    assert "DRAConsumableCapacity is off" in shares
     assert planned(node("dra", "v1.34.1"), extended=False, shares=False).warnings == []
 
 
@@ -185,6 +233,12 @@ def test_devices_count_once_all_slices_of_a_pool_are_there(sick: list[bool], dat
     missing = data.draw(st.sampled_from(written))
     rest = [each for each in written if each is not missing]
     assert devices_offered({"resources": rest}, "n") == 0
+
+
+def test_gpu_that_is_cut_counts_once() -> None:
+    found = devices(inventory(2), {uuid(0), uuid(1)}, {}, fixed={"gpu-00": 4})
+    written = list(changes([], [found], [found], "n").writes.values())
+    assert devices_offered({"resources": written}, "n") == 2
 
 
 @given(

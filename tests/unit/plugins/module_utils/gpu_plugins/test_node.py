@@ -53,6 +53,19 @@ def test_node_that_becomes_ours_is_kept_for_no_other() -> None:
     assert state({MODE: "vgpu"}, "vgpu").wanted_labels == {MODE: "vgpu"}
 
 
+@pytest.mark.parametrize(("mode", "number", "label"), [("dra", 4, "4"), ("dra", 0, None), ("pgpu", 4, None)])
+def test_label_of_fixed_shares_is_as_the_inventory_says(mode: str, number: int, label: str | None) -> None:
+    options = {"gpu_plugins_mode": mode, "gpu_plugins_dra_fixed_shares": number}
+    labels = {MODE: mode, "kube-accel.io/fixed-shares": "2"}
+    nodes = {"resources": [{"metadata": {"name": "n", "labels": labels}}]}
+    found = node_state(Seen(nodes, options)).wanted_labels
+    assert found == {MODE: mode, "kube-accel.io/fixed-shares": label}
+    assert (
+        "kube-accel.io/fixed-shares"
+        not in node_state(Seen({}, options | {"gpu_plugins_dra_fixed_shares": 0})).wanted_labels
+    )
+
+
 @given(st.sampled_from(MODES), st.sampled_from(["", *MODES]), st.sampled_from(["", "true", "false"]))
 def test_a_node_with_its_labels_serves_its_target(mode: str, label: str, cgpu: str) -> None:
     labels = {name: value for name, value in ((MODE, label), (CGPU, cgpu)) if value}
