@@ -13,6 +13,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory_annotation import GpuView
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import (
     CORES,
+    DRA_MIG_CLASS,
     DRA_MODE,
     DRA_SHARE_CLASS,
 )
@@ -54,6 +55,8 @@ def _unserved(subject: str, request: Request, serving: Dict[str, Node], evidence
         told = Said("ResourceSlices", f"none of nodes of mode dra ({', '.join(sorted(serving)[:_MOST]) or 'none'})")
         remedy = "Look at the pods of DaemonSet kube-accel-dra. Run site.yml with a node of gpu_mode: dra."
         return Finding("not_offered", subject, what, (asks, told), remedy, LIKELY)
+    if request.kind == DRA_MIG_CLASS:
+        return _no_mig(subject, asks, every)
     largest = max(gpu.memory_bytes for gpu in every)
     if (request.cores or 0) > CORES or (request.memory_bytes or 0) > largest:
         what = "its claim asks for a share that is larger than any GPU"
@@ -72,6 +75,16 @@ def _unserved(subject: str, request: Request, serving: Dict[str, Node], evidence
     told = tuple(Said(f"node {name}", _room(healthy[name])) for name in sorted(healthy)[:_MOST])
     remedy = "Wait, ask for less, or end other pods. The playbook inspect shows who has what."
     return Finding("no_room", subject, what, (asks, *told), remedy, LIKELY)
+
+
+def _no_mig(subject: str, asks: Said, every: List[GpuView]) -> Optional[Finding]:
+    """Return a finding where no GPU is given as MIG devices. Which of them a claim selects, its expressions say."""
+    if any(gpu.mig for gpu in every):
+        return None
+    what = "its claim asks for a MIG device, and no GPU is given as MIG devices"
+    told = Said("ResourceSlices", f"{len(every)} GPUs, all of them whole")
+    remedy = "Cut GPUs with gpu_plugins_mig_config, or ask for a share or a whole GPU."
+    return Finding("not_offered", subject, what, (asks, told), remedy, CERTAIN)
 
 
 def _told(request: Request) -> str:

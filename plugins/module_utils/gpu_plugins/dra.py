@@ -14,6 +14,7 @@ from ..shared.minimums import version_in
 from ..shared.modes import (
     DRA_DRIVER,
     DRA_FIXED_CLASS,
+    DRA_MIG_CLASS,
     DRA_MODE,
     DRA_SHARE_CLASS,
     DRA_TAINT,
@@ -73,6 +74,8 @@ class Dra:
     """Whether nodes have GPUs that are cut into equal shares, which have a class of their own."""
     asks: bool
     """Whether a slice is to be tried, which tells whether the cluster keeps shares."""
+    mig: bool
+    """Whether the driver is to see MIG devices that are made while it runs."""
     unwanted: List[Mapping[str, Any]]
     """Objects that are to go, as no node is served so any more."""
     warnings: List[str]
@@ -114,6 +117,7 @@ def dra(seen: Seen) -> Dra:
         shares=own[DRA_SHARE_CLASS] or (shares and gone),
         fixed=own[DRA_FIXED_CLASS] or gone,
         asks=used and shares and has_api,
+        mig=bool(_of_hosts(seen, "gpu_plugins_mig_config")),
         unwanted=(_objects(seen) if DRA_DRIVER in classes and not used else []) + unwanted,
         warnings=_warnings(used and extended and not new, used and shares and not kept),
     )
@@ -249,6 +253,12 @@ def _mode(variables: Mapping[str, Any]) -> str:
     return str(variables.get("gpu_plugins_mode") or variables.get("gpu_mode") or WHOLE_MODE)
 
 
+def _of_hosts(seen: Seen, name: str) -> List[object]:
+    """Return what hosts of the mode have set a variable to."""
+    found = [mapping(seen.hostvars.get(host)) for host in seen.hosts]
+    return [variables[name] for variables in found if _mode(variables) == DRA_MODE and variables.get(name)]
+
+
 def _is_served(node: Mapping[str, Any], modes: Mapping[str, str]) -> bool:
     return labels_of(node).get(MODE_LABEL) == DRA_MODE or modes.get(str(metadata_of(node).get("name"))) == DRA_MODE
 
@@ -259,6 +269,7 @@ def _objects(seen: Seen) -> List[Mapping[str, Any]]:
     return [
         {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": seen.daemonset, **namespaced}},
         _class(DRA_DRIVER),
+        _class(DRA_MIG_CLASS),
         {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": _ACCOUNT}},
         {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": _ACCOUNT}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _ACCOUNT, **namespaced}},

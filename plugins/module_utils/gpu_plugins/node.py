@@ -123,7 +123,7 @@ def node_state(seen: Seen) -> NodeState:
         kept_labels=told.labels,
         taint=told.taint,
         problems=told.problems,
-        mig_cutting=target == WHOLE_MODE and bool(seen.mig_planned.get("cut")),
+        mig_cutting=target in (WHOLE_MODE, DRA_MODE) and bool(seen.mig_planned.get("cut")),
     )
 
 

@@ -140,7 +140,7 @@ def _expected(
     mode: str, host: Host, strategy: str, replications: Iterable[Replication], problem: str
 ) -> Tuple[Dict[str, int], str]:
     if mode == DRA_MODE:
-        return {DRA_DRIVER: sum(_usable(host, card, mode) for card in host.cards)}, ""
+        return {DRA_DRIVER: sum(_dra_devices(host, card) for card in host.cards)}, ""
     if mode not in MODES:
         return {}, ""
     if problem:
@@ -185,6 +185,13 @@ def _elsewise(allocatable: Mapping[str, int]) -> Dict[str, int]:
 
 def _usable(host: Host, card: Card, mode: str) -> bool:
     return host.serves(card, mode == "mps") and not (mode not in (WHOLE_MODE, "") and card.mig_enabled)
+
+
+def _dra_devices(host: Host, card: Card) -> int:
+    """Return the devices of ResourceSlices that a GPU is: one, or its MIG devices."""
+    return (
+        len(card.mig_devices) if card.mig_enabled and host.serves(card, False) else int(_usable(host, card, DRA_MODE))
+    )
 
 
 def _host(nvml: Mapping[str, Any]) -> Host:

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Iterator, List, Mapping, Sequence
 
 from ..kube_accel_image.plan import without_interposer
 from ..shared.minimums import too_old, versions_of
-from ..shared.modes import DRA_MODE
+from ..shared.modes import DRA_MODE, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal, messages
 from .cuda import cuda_findings
@@ -142,11 +142,11 @@ def _values(seen: Seen) -> Iterator[Refusal]:
             f"gpu_plugins_accounts_mib is {options['gpu_plugins_accounts_mib']}; set it to 32 to 65536 MiB, or to 0 "
             "for no tmpfs.",
         )
-    if options["gpu_plugins_mig_config"] and options["gpu_plugins_mode"] != "pgpu":
+    if options["gpu_plugins_mig_config"] and options["gpu_plugins_mode"] not in (WHOLE_MODE, DRA_MODE):
         yield Refusal(
             "mig_config_mode",
-            f"gpu_plugins_mig_config={options['gpu_plugins_mig_config']} is only for mode pgpu, but '{seen.host}'"
-            f" should serve {options['gpu_plugins_mode']}; leave it empty there.",
+            f"gpu_plugins_mig_config={options['gpu_plugins_mig_config']} is only for the modes pgpu and dra, but"
+            f" '{seen.host}' should serve {options['gpu_plugins_mode']}; leave it empty there.",
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 
 from .api_json import ANY, ODD, of_each, shaped
 from .inventory_annotation import WHOLE, GpuView, Tenant
-from .modes import DRA_DRIVER, DRA_MODE, DRA_SHARE_CLASS, DRA_TAINT, MODE_LABEL
+from .modes import DRA_DRIVER, DRA_MIG_CLASS, DRA_MODE, DRA_SHARE_CLASS, DRA_TAINT, MODE_LABEL
 from .plugin_metrics import Place
 from .plugin_pods import PodName
 from .quantity import parse_quantity
@@ -24,14 +24,15 @@ CLAIM = "resourceclaim/"
 """Begins what stands for the pod of a claim that is no pod's alone; no pod's name has a slash."""
 KINDS = ("ResourceSlice", "ResourceClaim")
 API_VERSION = "resource.k8s.io/v1"
-_DEVICE = re.compile(r"gpu-([0-9]{2,4})\Z")
+_DEVICE = re.compile(r"gpu-([0-9]{2,4})(-mig-[a-z0-9-]+)?\Z")
 _SICK = f"its device has the taint {DRA_TAINT}; the node's condition GpusHealthy says why"
-_CLASSES = (DRA_DRIVER, DRA_SHARE_CLASS)
+_CLASSES = (DRA_DRIVER, DRA_SHARE_CLASS, DRA_MIG_CLASS)
 
 _POOL = {"name!": str, "generation!": int, "resourceSliceCount!": int}
+_TEXT = {"string!": str}
 _GPU = {
     "name!": str,
-    "attributes!": {"uuid!": {"string!": str}, "productName!": {"string!": str}},
+    "attributes!": {"uuid": _TEXT, "productName!": _TEXT, "parentUUID": _TEXT, "profile": _TEXT},
     "capacity!": {"memory!": {"value!": parse_quantity}},
     "taints": [{"key!": str}],
 }
@@ -96,7 +97,7 @@ class _Slice:
     of: int
     """How many slices the pool has."""
     gpus: Mapping[str, GpuView]
-    """By device."""
+    """By device; what a MIG device tells of its GPU is its own memory."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class ClaimedGpus:
             return (), "its driver has published no GPUs; look at its pod kube-accel-dra in kube-system"
         latest = max(each.generation for each in slices)
         slices = [each for each in slices if each.generation == latest]
-        gpus = [self._with(each.pool, device, gpu) for each in slices for device, gpu in each.gpus.items()]
+        gpus = _joined(self._with(each.pool, device, gpu) for each in slices for device, gpu in each.gpus.items())
         lacks = len(slices) < max(each.of for each in slices)
         problem = "its driver is publishing its GPUs, of which some are not there yet" if lacks else ""
         return tuple(sorted(gpus, key=lambda gpu: gpu.index)), problem
@@ -162,7 +163,29 @@ class ClaimedGpus:
             tenant = replace(one.tenant, cores=WHOLE, memory_bytes=gpu.memory_bytes) if one.whole else one.tenant
             place = gpu.uuid, tenant.namespace, tenant.pod, tenant.container
             tenants.append(replace(tenant, used_bytes=self._used.get(place)))
-        return replace(gpu, tenants=tuple(sorted(tenants, key=lambda t: (t.namespace, t.pod, t.container))))
+        return replace(gpu, tenants=tuple(tenants))
+
+
+def _joined(devices: Iterable[GpuView]) -> Iterator[GpuView]:
+    """Yield each GPU with the tenants of its MIG devices, which have as much of its cores as of its memory.
+
+    A GPU that is given as MIG devices alone is as large as they are together.
+    """
+    found: Dict[str, List[GpuView]] = {}
+    for device in devices:
+        found.setdefault(device.uuid, []).append(device)
+    for same in found.values():
+        whole = next((device for device in same if not device.mig), None)
+        parts = [device for device in same if device.mig]
+        gpu = whole or replace(same[0], memory_bytes=sum(device.memory_bytes for device in parts))
+        tenants = list(whole.tenants) if whole is not None else []
+        for part in parts:
+            cores = min(WHOLE, round(WHOLE * part.memory_bytes / max(1, gpu.memory_bytes)))
+            tenants += [
+                replace(tenant, cores=cores, why=f"{tenant.why}, as MIG {part.mig[0]}") for tenant in part.tenants
+            ]
+        tenants.sort(key=lambda t: (t.namespace, t.pod, t.container))
+        yield replace(gpu, tenants=tuple(tenants), mig=tuple(sorted({part.mig[0] for part in parts})))
 
 
 def _slice(item: _Item) -> Optional[_Slice]:
@@ -178,14 +201,17 @@ def _slice(item: _Item) -> Optional[_Slice]:
 def _gpu(device: _Item) -> GpuView:
     attributes, name = device["attributes"], _DEVICE.match(device["name"])
     sick = any(taint["key"] == DRA_TAINT for taint in device.get("taints") or ())
+    is_mig = name is not None and name.group(2) is not None
+    mig = (attributes["profile"]["string"],) if is_mig else ()
     return GpuView(
-        attributes["uuid"]["string"],
+        attributes["parentUUID" if is_mig else "uuid"]["string"],
         int(name.group(1)) if name else 0,
         attributes["productName"]["string"],
         parse_quantity(device["capacity"]["memory"]["value"]),
         "unhealthy" if sick else "healthy",
         _SICK if sick else "",
         (),
+        mig=mig,
     )
 
 

@@ -64,6 +64,8 @@ class GpuView:
     tenants: Tuple[Tenant, ...]
     faults: Tuple[str, ...] = ()
     """What its driver does not report about it although it may be handed out: function, cause and remedy."""
+    mig: Tuple[str, ...] = ()
+    """Profiles of the MIG devices that claims may have of it."""
 
     @property
     def allocated_bytes(self) -> int:

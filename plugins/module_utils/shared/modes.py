@@ -49,6 +49,8 @@ DRA_SHARE_CLASS = "share.kube-accel.io"
 """Name of the device class by which claims ask for shares of the same GPUs."""
 DRA_FIXED_CLASS = "fixed-share.kube-accel.io"
 """Name of the device class by which claims ask for shares of GPUs that are cut into equal ones."""
+DRA_MIG_CLASS = "mig.kube-accel.io"
+"""Name of the device class of MIG devices."""
 DRA_TAINT = f"{DRA_DRIVER}/unhealthy"
 """Taint of a device that is not to be given away."""
 OTHER_DRA_DRIVERS = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")

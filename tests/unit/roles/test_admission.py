@@ -60,7 +60,7 @@ def policy(objects: list[dict[str, Any]], name: str) -> str:
 @pytest.mark.parametrize("shares", [True, False])
 def test_claims_are_held_to_the_classes_that_there_are(shares: bool, number: int) -> None:
     objects = plugin(**DRA, __gpu_plugins_kept_slice=keeping(shares), gpu_plugins_dra_fixed_shares=number)
-    classes = {"gpu.kube-accel.io", *(["share.kube-accel.io"] if shares else [])}
+    classes = {"gpu.kube-accel.io", "mig.kube-accel.io", *(["share.kube-accel.io"] if shares else [])}
     classes |= {"fixed-share.kube-accel.io"} if number else set()
     assert named(objects, "DeviceClass") == classes
     told = policy(objects, "kube-accel-plugin-claims")

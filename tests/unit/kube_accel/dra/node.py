@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from kube_accel.dra.status import StatusWriter
 from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.enforce.shim import FILES
 from kube_accel.kube.client import KubeClient
-from kube_accel.model import GpuHealth
+from kube_accel.model import Gpu, GpuHealth
 from kube_accel.plugin.node.cdi_writer import CdiDocuments, CdiOptions
 from kube_accel.plugin.node.driver_files import DriverFinder
 from kube_accel.sharing.delivery import Delivery
@@ -49,8 +50,12 @@ class ClaimNode:
         self.devices = NodeDevices(root / "sys")
         self.see()
 
-    def see(self, changed: Mapping[int, GpuHealth] | None = None) -> None:
-        self.devices.see(ready(4, changed))
+    def see(self, changed: Mapping[int, GpuHealth] | None = None, gpus: Mapping[int, Gpu] | None = None) -> None:
+        """``gpus`` are others than those of before."""
+        snapshot = ready(4, changed)
+        known = inventory(4)
+        known = replace(known, gpus=tuple((gpus or {}).get(gpu.index, gpu) for gpu in known.gpus))
+        self.devices.see(replace(snapshot, inventory=known))
 
     def shares(self) -> Shares:
         """As a daemon has them whose image has an interposer."""

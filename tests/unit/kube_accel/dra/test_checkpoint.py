@@ -73,13 +73,13 @@ def test_damaged_file_is_set_aside(checkpoint: Checkpoint, tmp_path: Path, text:
 
 
 def test_file_of_a_later_version_is_left_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    (tmp_path / "claims.json").write_text('{"version": 3}')
-    with pytest.raises(CheckpointError, match="has version 3, and this program reads 2"):
+    (tmp_path / "claims.json").write_text('{"version": 4}')
+    with pytest.raises(CheckpointError, match="has version 4, and this program reads 3"):
         claims(checkpoint)
-    assert (tmp_path / "claims.json").read_text() == '{"version": 3}'
+    assert (tmp_path / "claims.json").read_text() == '{"version": 4}'
 
 
-def test_shares_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_parts_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Checkpoint, tmp_path: Path) -> None:
     portion = Portion(30, 8 << 30)
     share = PreparedClaim("team", "b", (PreparedDevice("r", "gpu-00", "GPU-0", share_id="1", portion=portion),))
 
@@ -90,6 +90,9 @@ def test_shares_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Chec
     assert version() == 1
     save(checkpoint, "v", share)
     assert (version(), claims(checkpoint)) == (2, {"u": CLAIM, "v": share})
+    mig = PreparedClaim("team", "c", (PreparedDevice("r", "gpu-01-mig-1g10gb-0", "MIG-0", parent="GPU-1"),))
+    save(checkpoint, "w", mig)
+    assert (version(), claims(checkpoint)) == (3, {"u": CLAIM, "v": share, "w": mig})
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,13 @@ def test_shares_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Chec
         (PreparedDevice("r", "gpu-00", "GPU-0"), PreparedDevice("r", "gpu-00", "GPU-0"), True),
         (PreparedDevice("r", "gpu-01", "GPU-0"), PreparedDevice("r", "gpu-00", "GPU-0"), True),
         (PreparedDevice("r", "gpu-01", "GPU-1"), PreparedDevice("r", "gpu-00", "GPU-0"), False),
+        (PreparedDevice("r", "gpu-00-mig-0", "MIG-0", parent="GPU-0"), PreparedDevice("r", "gpu-00", "GPU-0"), True),
+        (PreparedDevice("r", "gpu-00", "GPU-0"), PreparedDevice("r", "gpu-00-mig-0", "MIG-0", parent="GPU-0"), True),
+        (
+            PreparedDevice("r", "gpu-00-mig-0", "MIG-0", parent="GPU-0"),
+            PreparedDevice("r", "gpu-00-mig-1", "MIG-1", parent="GPU-0"),
+            False,
+        ),
         (PreparedDevice("r", "gpu-00", "GPU-0", admin=True), PreparedDevice("r", "gpu-00", "GPU-0"), False),
     ],
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from kube_accel.dra.claims import ClaimError
 from kube_accel.dra.preparer import Preparer
 from kube_accel.kube.api import ApiError
+from kube_accel.model import MigDevice
 from unit.kube_accel.dra.node import ClaimNode
-from unit.kube_accel.plugin.fakes import LOST, uuid
+from unit.kube_accel.plugin.fakes import LOST, inventory, uuid
 
 
 @pytest.fixture
@@ -62,6 +64,33 @@ def test_administrators_claim_sees_a_gpu_that_another_has(node: ClaimNode) -> No
     node.api.claim("admin", "gpu-00", adminAccess=True)
     preparer = node.preparer()
     assert prepare(preparer, "admin") == prepare(preparer, "a") == ["gpu-00"]
+
+
+def test_mig_device_comes_with_its_capabilities_alone(node: ClaimNode) -> None:
+    gpu = inventory(4).gpus[2]
+    cut = (MigDevice("MIG-0", 0, "3g.40gb", 40 << 30, (12, 13)), MigDevice("MIG-1", 1, "3g.40gb", 40 << 30, (21, 22)))
+    for number in (12, 13, 21, 22):
+        (node.root / f"dev/nvidia-caps/nvidia-cap{number}").parent.mkdir(exist_ok=True)
+        (node.root / f"dev/nvidia-caps/nvidia-cap{number}").touch()
+    node.api.claim("whole", "gpu-02")
+    prepare(node.preparer(), "whole")
+    node.see(gpus={2: replace(gpu, mig_enabled=True, mig_devices=cut)})
+    node.api.claim("a", "gpu-02-mig-3g40gb-1")
+    node.api.claim("b", "gpu-02-mig-3g40gb-0")
+    # Its GPU was cut under a claim.
+    with pytest.raises(ClaimError, match="is still prepared for claim team/whole"):
+        prepare(node.preparer(), "a")
+    node.preparer().release("uid-whole")
+    assert prepare(node.preparer(), "a") == ["gpu-02-mig-3g40gb-1"]
+    assert prepare(node.preparer(), "b") == ["gpu-02-mig-3g40gb-0"]
+    (device,) = node.specification("uid-a")["devices"]
+    nodes = [each["path"] for each in device["containerEdits"]["deviceNodes"]]
+    assert nodes == ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"]
+    (held,) = node.checkpoint()["claims"]["uid-a"]["devices"]
+    assert (held["uuid"], held["parentUuid"]) == ("MIG-1", gpu.uuid)
+    node.api.claim("c", "gpu-02-mig-3g40gb-1")
+    with pytest.raises(ClaimError, match=r"\(MIG-1\) is still prepared for claim team/a"):
+        prepare(node.preparer(), "c")
 
 
 def test_released_twice_is_no_error(node: ClaimNode) -> None:

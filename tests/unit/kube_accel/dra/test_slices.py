@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kube_accel.dra import slices
+from kube_accel.model import Inventory, MigDevice
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
 EVERY = frozenset(uuid(index) for index in range(16))
@@ -113,10 +114,44 @@ def test_sick_gpu_is_tainted_or_left_out() -> None:
     assert [each["name"] for each in left] == ["gpu-00", "gpu-02"]
 
 
-def test_gpu_in_mig_mode_is_no_whole_gpu() -> None:
+def mig_devices(*profiles: str) -> Inventory:
+    """Two GPUs, the first cut so."""
     known = inventory(2)
-    cut = replace(known, gpus=(replace(known.gpus[0], mig_enabled=True), known.gpus[1]))
-    assert [*slices.gpus_by_device(cut)] == ["gpu-01"]
+    told = tuple({"multiprocessors": 16, "slices.gi": 1, "engines.copy": 1, "engines.jpeg": 1}.items())
+    cut = tuple(
+        MigDevice(f"MIG-{slot}", slot, name, 10 << 30, (3 + slot, 4 + slot), told) for slot, name in enumerate(profiles)
+    )
+    return replace(known, gpus=(replace(known.gpus[0], mig_enabled=True, mig_devices=cut), known.gpus[1]))
+
+
+def test_gpu_in_mig_mode_is_its_mig_devices() -> None:
+    found = slices.parts_by_device(mig_devices("3g.40gb", "1g.10gb+me"))
+    assert {name: part.uuid for name, part in found.items()} == {
+        "gpu-00-mig-3g40gb-0": "MIG-0",
+        "gpu-00-mig-1g10gb-me-1": "MIG-1",
+        "gpu-01": uuid(1),
+    }
+    assert [*slices.parts_by_device(mig_devices())] == ["gpu-01"]
+
+
+def test_mig_device_has_the_names_of_nvidias_driver() -> None:
+    (device, gpu) = slices.devices(mig_devices("1g.10gb"), EVERY, {"0000:10:00.0": "pci0000:00"}, shared=True)
+    attributes = device["attributes"]
+    for domain in ("", "gpu.nvidia.com/"):
+        found = [attributes[f"{domain}{name}"]["string"] for name in ("type", "uuid", "parentUUID", "profile")]
+        assert found == ["mig", "MIG-0", uuid(0), "1g.10gb"]
+        assert attributes[f"{domain}productName"] == {"string": "NVIDIA H100"}
+        assert device["capacity"][f"{domain}memory"] == {"value": "10Gi"}
+    engines = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
+    values = [device["capacity"][f"gpu.nvidia.com/{name}"]["value"] for name in engines]
+    assert values == ["16", "1", "0", "0", "1", "0"]
+    assert len(attributes) + len(device["capacity"]) <= 32
+    assert ("allowMultipleAllocations" in device, "allowMultipleAllocations" in gpu) == (False, True)
+
+
+def test_mig_devices_of_a_sick_gpu_are_tainted() -> None:
+    found = slices.devices(mig_devices("1g.10gb", "1g.10gb"), EVERY - {uuid(0)}, {})
+    assert ["taints" in each for each in found] == [True, True, False]
 
 
 def test_slices_have_64_devices_each_and_there_is_always_one() -> None:

@@ -13,11 +13,14 @@ from kube_accel.dra.portions import Portion
 from kube_accel.dra.status import StatusWriter, devices, says_so
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError
 from kube_accel.kube.client import KubeClient
+from kube_accel.model import MigDevice
+from kube_accel.sharing.mig import part
+from kube_accel.sharing.whole import whole
 from odd_values import ABSENT, ODD
 from unit.kube_accel.dra.node import POOL, ClaimNode
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
-GPUS = inventory(2).gpus
+GPUS = tuple(map(whole, inventory(2).gpus))
 
 
 def claim(*held: PreparedDevice) -> PreparedClaim:
@@ -47,6 +50,14 @@ def api() -> Api:
 
 def writer(api: Api) -> StatusWriter:
     return StatusWriter(cast(KubeClient, api), POOL, lambda: GPUS)
+
+
+def test_mig_device_says_of_which_gpu_it_is() -> None:
+    mig = part(inventory(1).gpus[0], MigDevice("MIG-0", 0, "1g.10gb", 10 << 30))
+    held = PreparedDevice("r", "gpu-00-mig-1g10gb-0", "MIG-0", parent=uuid(0))
+    (found,) = devices(claim(held), POOL, [mig], "now")
+    assert found["data"] == {"uuid": "MIG-0", "parentUUID": uuid(0), "memory": "10Gi"}
+    assert found["conditions"][0]["message"] == "Containers may use MIG device MIG-0."
 
 
 def test_devices_say_which_gpu_and_how_much_of_it() -> None:

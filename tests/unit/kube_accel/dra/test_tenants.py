@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
@@ -11,7 +13,7 @@ from kube_accel.dra.tenants import holdings, shares, tenants
 from kube_accel.kube.podresources import PodClaim
 from kube_accel.metrics.charge import Meter, Model, Payer, State, charged
 from kube_accel.metrics.tenancy import Container, Holding
-from kube_accel.model import Share
+from kube_accel.model import MigDevice, Share
 from kube_accel.plugin.kubelet.holdings import Holder
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
@@ -50,6 +52,17 @@ def test_claim_is_told_of_by_the_least_that_has_it(having: list[str], name: Cont
     (tenant,) = tenants({"uid": claim()}, listed(*having)).values()
     assert tenant.name == name
     assert [f"{one.pod}/{one.name}" for one in tenant.among] == having
+
+
+def test_mig_device_is_a_part_of_its_gpu() -> None:
+    told = (("slices.gi", 3),)
+    mig = MigDevice("MIG-0", 0, "3g.40gb", 40 * GIB, (), told)
+    gpus = (replace(GPUS[0], mig_enabled=True, mig_devices=(mig,)), GPUS[1])
+    claims = {"uid": claim(PreparedDevice("r", "gpu-00-mig-3g40gb-0", "MIG-0", parent=uuid(0)))}
+    had = holdings(claims, tenants(claims, listed("a/main")), gpus, {})
+    (holding,) = had[uuid(0)]
+    assert (holding.device, holding.share, holding.memory_bytes, holding.limited) == ("MIG-0", 0.5, 40 * GIB, False)
+    assert shares(had, gpus) == {Holder("team", "a", "main"): (Share(uuid(0), 50, 40 * GIB),)}
 
 
 def test_claim_of_the_same_name_elsewhere_is_another() -> None:

@@ -16,7 +16,7 @@ from odd_values import Path, cases, fields_read, with_value
 from unit.plugins.module_utils.diagnosis.test_odd_diagnosis import Cluster
 from unit.plugins.module_utils.shared import test_claim_view as shown
 
-CLASSES = ("gpu.kube-accel.io", "share.kube-accel.io")
+CLASSES = ("gpu.kube-accel.io", "share.kube-accel.io", "mig.kube-accel.io")
 SUBJECT = "pod team/late"
 
 
@@ -63,6 +63,13 @@ def test_full_gpus_are_named_with_what_is_left() -> None:
     assert rule == "no_room"
     assert "request r asks for 1 of class share.kube-accel.io, 30 cores and 8 GiB each" in facts
     assert "node a: 0 of 2 GPUs free; GPU 0 has 20 cores and 20 GiB left" in facts
+
+
+def test_mig_device_needs_a_gpu_that_is_given_so() -> None:
+    rule, what, _ = diagnosed(cluster(wanted(CLASSES[2])))
+    assert (rule, "no GPU is given as MIG devices" in what) == ("not_offered", True)
+    cut = {"ResourceSlice": [shown.slices(shown.mig(0, 0), shown.device(1))]}
+    assert not [each for each in findings(cluster(wanted(CLASSES[2]), **cut)) if each.rule == "not_offered"]
 
 
 def test_whole_gpus_need_gpus_without_any_tenant() -> None:
@@ -126,7 +133,7 @@ def test_bundle_has_slices_claims_and_classes_of_the_driver() -> None:
         bundle = support_collect.collect(collector(items), None, "a", "2.17")
     names = {name for name in bundle.files if name.startswith("claims/")}
     kinds = ("ResourceSlice", "ResourceClaim", "DeviceClass")
-    assert [sum(kind in name for name in names) for kind in kinds] == [1, 2, 2]
+    assert [sum(kind in name for name in names) for kind in kinds] == [1, 2, 3]
     assert "hunter2" not in json.dumps({name: str(text) for name, text in bundle.files.items()})
 
 

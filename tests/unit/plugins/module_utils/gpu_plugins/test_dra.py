@@ -97,7 +97,7 @@ def test_objects_go_with_the_last_node_of_the_mode() -> None:
     assert planned(node("dra"), device_classes=CLASS).unwanted == []
     assert planned(node("pgpu")).unwanted == []
     kinds = [item["kind"] for item in planned(node("pgpu"), device_classes=CLASS).unwanted]
-    assert kinds == ["DaemonSet", "DeviceClass", "ClusterRoleBinding", "ClusterRole", "ServiceAccount"]
+    assert kinds == ["DaemonSet", "DeviceClass", "DeviceClass", "ClusterRoleBinding", "ClusterRole", "ServiceAccount"]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,12 @@ def test_cluster_is_asked_where_shares_are_wanted(nodes: list[Object], more: Obj
 )
 def test_fixed_shares_are_offered_where_a_node_is_cut(nodes: list[Object], more: Object, fixed: bool) -> None:
     assert planned(*nodes, **more).fixed is fixed
+
+
+def test_driver_sees_mig_devices_where_a_host_of_the_mode_is_cut() -> None:
+    cut = {"gpu_mode": "dra", "gpu_plugins_mig_config": "small"}
+    assert planned(node("dra"), hosts=["a"], hostvars={"a": cut}).mig is True
+    assert planned(node("dra"), hosts=["a"], hostvars={"a": {**cut, "gpu_mode": "pgpu"}}).mig is False
 
 
 def test_class_of_shares_goes_where_they_are_not_offered() -> None:

@@ -86,6 +86,28 @@ def system() -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"nodeName": "a", "containers": [container]}, "status": status}
 
 
+def mig(index: int, slot: int, gib: int = 40) -> dict[str, Any]:
+    made = device(index)
+    texts = {"uuid": f"MIG-{slot}", "parentUUID": f"GPU-{index}", "profile": f"3g.{gib}gb"}
+    attributes = made["attributes"] | {name: {"string": text} for name, text in texts.items()}
+    memory = {"memory": {"value": f"{gib}Gi"}}
+    return {**made, "name": f"gpu-{index:02}-mig-3g{gib}gb-{slot}", "attributes": attributes, "capacity": memory}
+
+
+def test_mig_devices_are_told_of_with_their_gpu() -> None:
+    had = claim("cut", "cut", portion=None)
+    had["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-00-mig-3g40gb-1"
+    made = slices(mig(0, 0), mig(0, 1), device(1))
+    found = seen([had], pod("cut", {"x": "cut"}, "main"), slice_=made)
+    assert [(gpu.uuid, gpu.index, gpu.memory_bytes // GIB, gpu.mig) for gpu in found.nodes[0].gpus] == [
+        ("GPU-0", 0, 80, ("3g.40gb",)),
+        ("GPU-1", 1, 80, ()),
+    ]
+    assert tenants(found) == [("cut", "main", 50, 40)]
+    (tenant,) = found.nodes[0].gpus[0].tenants
+    assert tenant.why == "by ResourceClaim cut, as MIG 3g.40gb"
+
+
 def tenants(found: ClusterView, gpu: int = 0) -> list[tuple[str, str, int, int]]:
     return [(t.pod, t.container, t.cores, t.memory_bytes // GIB) for t in found.nodes[0].gpus[gpu].tenants]
 

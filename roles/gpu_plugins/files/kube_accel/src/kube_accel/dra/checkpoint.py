@@ -23,14 +23,16 @@ from kube_accel.shared.api_json import ANY, ApiJsonError, fit, read_object
 
 _log = logging.getLogger(__name__)
 
-VERSION: Final = 2
+VERSION: Final = 3
+_SHARE_VERSION: Final = 2
 _WHOLE_VERSION: Final = 1
-"""Written while no claim has a share, for who reads no other: it would make whole GPUs of shares."""
+"""Written while no claim has a share or a MIG device, for who reads no other: it would make whole GPUs of these."""
 FILE: Final = "claims.json"
 _DEVICE: Final = {
     "request!": str,
     "device!": str,
     "uuid!": str,
+    "parentUuid": str,
     "admin": bool,
     "shareId": str,
     "share": {"cores!": int, "memoryBytes!": int},
@@ -54,16 +56,22 @@ class PreparedDevice:
     request: str
     device: str
     uuid: str
-    """GPU that it stood for."""
+    """GPU or MIG device that it stood for."""
     admin: bool = False
     share_id: str = ""
     """What tells it from other allocations of the same device; empty where there can be none."""
     portion: Portion | None = None
-    """None for all of the GPU."""
+    """None for all of it."""
+    parent: str = ""
+    """GPU that a MIG device is a part of; empty for a GPU."""
 
     def takes_of(self, other: PreparedDevice) -> bool:
-        """Return whether both are of one GPU, whatever it is called now, and this one keeps others from it."""
-        return not self.admin and (self.device == other.device or self.uuid == other.uuid)
+        """Return whether both are of one GPU, whatever it is called now, and this one keeps others from it.
+
+        MIG devices of one GPU leave each other alone.
+        """
+        same = self.device == other.device or self.uuid in (other.uuid, other.parent) or self.parent == other.uuid
+        return same and not self.admin
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,7 @@ class Prepared:
     def save(self) -> None:
         """Have the file say so, on disk. Raises OSError."""
         claims = {uid: _document(claim) for uid, claim in self.claims.items()}
-        shared = any(each.portion is not None for claim in self.claims.values() for each in claim.devices)
-        version = VERSION if shared else _WHOLE_VERSION
+        version = max((_version(each) for claim in self.claims.values() for each in claim.devices), default=1)
         document = {**self.rest, "version": version, "bootId": self.boot_id, "claims": claims}
         write_whole(self.path, json.dumps(document, indent=1) + "\n", sync=True)
 
@@ -147,6 +154,13 @@ class Checkpoint:
         return prepared
 
 
+def _version(device: PreparedDevice) -> int:
+    """Return the version of those who can read a device."""
+    if device.parent:
+        return VERSION
+    return _WHOLE_VERSION if device.portion is None else _SHARE_VERSION
+
+
 def _claim(each: Mapping[str, Any]) -> PreparedClaim:
     devices = tuple(map(_device, each["devices"]))
     known = ("namespace", "name", "devices")
@@ -163,11 +177,14 @@ def _device(each: Mapping[str, Any]) -> PreparedDevice:
         bool(each.get("admin")),
         each.get("shareId") or "",
         None if share is None else Portion(share["cores"], share["memoryBytes"]),
+        each.get("parentUuid") or "",
     )
 
 
 def _device_document(device: PreparedDevice) -> dict[str, Any]:
     found: dict[str, Any] = {"request": device.request, "device": device.device, "uuid": device.uuid}
+    if device.parent:
+        found["parentUuid"] = device.parent
     if device.admin:
         found["admin"] = True
     if device.share_id:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_accel.dra.portions import Portion
-from kube_accel.dra.slices import DRIVER, TAINT, cut
+from kube_accel.dra.slices import DRIVER, MIG, TAINT, cut
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
 from kube_accel.shared.modes import CORES, DRA_SHARE_CLASS
 from kube_accel.shared.printable import line
@@ -93,7 +93,7 @@ def _result(result: Mapping[str, Any], asked: Mapping[str, Any], pool: str) -> A
         request=result["request"].partition("/")[0],
         device=result["device"],
         share_id=result.get("shareID") or "",
-        portion=None if admin else _portion(result, asked),
+        portion=None if admin or MIG in result["device"] else _portion(result, asked),
         admin=admin,
         tolerant=_tolerates(result.get("tolerations") or ()),
     )

@@ -60,7 +60,7 @@ class DraDaemon:
         self._shares = _shares(options)
         specifications = ClaimSpecifications(options.cdi.directory, documents, options.delivery, self._shares)
         checkpoint = Checkpoint(options.state_dir)
-        self._status_writer = StatusWriter(client, name, lambda: self._devices.state.gpus.values())
+        self._status_writer = StatusWriter(client, name, lambda: self._devices.state.parts.values())
         self._preparer = Preparer(client, name, checkpoint, specifications, self._devices, self._status_writer)
         self._publisher = Publisher(client, options.node_name, options.state_dir, self._wanted)
         self._service = DriverService(self._preparer, self._devices, name, self._holdings_changed)

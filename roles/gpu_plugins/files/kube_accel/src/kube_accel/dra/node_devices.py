@@ -10,10 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kube_accel.dra.slices import Device, cut, device_names, devices, gpus_by_device
-from kube_accel.model import Gpu, GpuHealth, Health, Snapshot
+from kube_accel.dra.slices import MIG, Device, cut, device_names, devices, parts_by_device
+from kube_accel.model import GpuHealth, Health, Snapshot
 from kube_accel.nvml.machine import pcie_roots
 from kube_accel.plugin.kubelet.devices import healthy_gpus
+from kube_accel.sharing.whole import Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,21 +31,21 @@ class DeviceState:
     serial: int = 0
     """Grows with each change."""
     inventory: Inventory | None = None
-    gpus: Mapping[str, Gpu] = field(default_factory=lambda: MappingProxyType({}))
-    """By the device of the whole GPU."""
+    parts: Mapping[str, Part] = field(default_factory=lambda: MappingProxyType({}))
+    """By the device of the whole GPU, or of the MIG device."""
     good: frozenset[str] = frozenset()
     """UUIDs of the GPUs that may be allocated."""
     health: Mapping[str, GpuHealth] = field(default_factory=lambda: MappingProxyType({}))
     """By UUID."""
 
-    def gpu_of(self, device: str) -> Gpu | None:
-        """Return the GPU that a device is, or is a fixed share of; None where it is not there."""
-        return self.gpus.get(cut(device)[0])
+    def part_of(self, device: str) -> Part | None:
+        """Return the GPU or MIG device that a device is, or is a fixed share of; None where it is not there."""
+        return self.parts.get(cut(device)[0])
 
     def health_of(self, device: str) -> GpuHealth:
         """Return the health of a device's GPU."""
-        gpu = self.gpu_of(device)
-        return _UNKNOWN if gpu is None else self.health.get(gpu.uuid, _UNKNOWN)
+        part = self.part_of(device)
+        return _UNKNOWN if part is None else self.health.get(part.gpu.uuid, _UNKNOWN)
 
 
 class NodeDevices:
@@ -72,7 +73,7 @@ class NodeDevices:
         if inventory != old.inventory:
             self._roots = pcie_roots(self._sysfs_root, (gpu.pci_address for gpu in inventory.gpus))
         with self._changed:
-            self.state = DeviceState(old.serial + 1, inventory, gpus_by_device(inventory), good, snapshot.health)
+            self.state = DeviceState(old.serial + 1, inventory, parts_by_device(inventory), good, snapshot.health)
             self._changed.notify_all()
         return True
 
@@ -95,7 +96,7 @@ class NodeDevices:
 
     def names(self) -> tuple[str, ...]:
         """Return the devices as they were published last, those that are left out too."""
-        return tuple(name for whole in self.state.gpus for name in device_names(whole, self._cut.get(whole, 0)))
+        return tuple(name for device in self.state.parts for name in device_names(device, self._cut.get(device, 0)))
 
     def wanted(
         self, keeps_taints: bool, withheld: bool, prepared: Collection[str], shared: bool = False, fixed: int = 0
@@ -112,8 +113,8 @@ class NodeDevices:
         good = frozenset[str]() if withheld else state.good
         # A GPU of which claims have something stays cut as it is: its devices are theirs.
         held = dict(map(cut, sorted(prepared)))
-        self._cut = {whole: held.get(whole, fixed) for whole in state.gpus}
-        self.waiting = any(number != fixed for number in self._cut.values())
-        sick = {name for name in self.names() if (gpu := state.gpu_of(name)) is None or gpu.uuid not in good}
+        self._cut = {name: held.get(name, 0 if MIG in name else fixed) for name in state.parts}
+        self.waiting = any(number != fixed for name, number in self._cut.items() if MIG not in name)
+        sick = {name for name in self.names() if (part := state.part_of(name)) is None or part.gpu.uuid not in good}
         left_out = () if keeps_taints else sick - set(prepared)
         return devices(state.inventory, good, self._roots, left_out, shared, self._cut)

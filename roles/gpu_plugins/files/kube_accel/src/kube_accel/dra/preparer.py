@@ -153,15 +153,17 @@ def _device(each: Allotted, known: PreparedClaim | None, state: DeviceState) -> 
             each.share_id,
         ) and (held.portion == each.portion or cut(held.device)[1]):
             return held
-    gpu = state.gpu_of(each.device)
-    if gpu is None:
-        offered = ", ".join(state.gpus) or "none"
+    part = state.part_of(each.device)
+    if part is None:
+        offered = ", ".join(state.parts) or "none"
         raise ClaimError(f"device {each.device} is not on this node; it has {offered}; delete the pod")
+    gpu = part.gpu
     if gpu.uuid not in state.good and not (each.tolerant or each.admin):
         why = state.health_of(each.device).reason
-        raise ClaimError(f"{each.device} ({gpu.uuid}) cannot be used: {why}; delete the pod to get another GPU")
+        raise ClaimError(f"{each.device} ({part.uuid}) cannot be used: {why}; delete the pod to get another GPU")
     portion = None if each.admin else each.portion or fixed_share(each.device, gpu)
-    return PreparedDevice(each.request, each.device, gpu.uuid, each.admin, each.share_id, portion)
+    parent = "" if part.uuid == gpu.uuid else gpu.uuid
+    return PreparedDevice(each.request, each.device, part.uuid, each.admin, each.share_id, portion, parent)
 
 
 def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared, state: DeviceState) -> None:
@@ -173,15 +175,15 @@ def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared
         for each in claim.devices
     ]
     for place, device in enumerate(devices):
-        gpu = state.gpu_of(device.device)
-        if device.admin or gpu is None:
+        part = state.part_of(device.device)
+        if device.admin or part is None:
             continue
         beside = [*others, *(("this claim", each) for each in devices[:place])]
         taken = [(owner, each) for owner, each in beside if each.takes_of(device)]
         # Who has the very device has all of it, if it is none that several may have.
         owners = [owner for owner, each in taken if each.device == device.device and not device.share_id]
         owners = owners or in_the_way(
-            device.portion, ((owner, each.portion) for owner, each in taken), usable_bytes(gpu)
+            device.portion, ((owner, each.portion) for owner, each in taken), usable_bytes(part.gpu)
         )
         if owners:
             raise ClaimError(

@@ -8,9 +8,11 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from kube_accel.dra.portions import Portion, equal
-from kube_accel.model import Gpu, Inventory
+from kube_accel.model import Gpu, Inventory, MigDevice
 from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS, dra_pool
+from kube_accel.sharing.mig import part
 from kube_accel.sharing.node_labels import family
+from kube_accel.sharing.whole import Part, whole
 
 DRIVER: Final = DRA_DRIVER
 """Name of the driver, and the domain of its attributes and capacities."""
@@ -21,6 +23,8 @@ TAINT: Final = DRA_TAINT
 SHARE_TYPE: Final = "share"
 """Attribute ``type`` of a fixed share; a GPU has another."""
 pool: Final = dra_pool
+MIG: Final = "-mig-"
+"""What the name of a MIG device has, and that of a GPU has not."""
 SHARED: Final = "allowMultipleAllocations"
 """Field of a device that claims may take parts of."""
 SLICE_DEVICES: Final = 64
@@ -39,18 +43,30 @@ _BRANDS: Final = {
     "TESLA": "Tesla",
     "TITAN": "Titan",
 }
+_ENGINES: Final = {
+    "multiprocessors": "multiprocessors",
+    "engines.copy": "copyEngines",
+    "engines.decoder": "decoders",
+    "engines.encoder": "encoders",
+    "engines.jpeg": "jpegEngines",
+    "engines.ofa": "ofaEngines",
+}
+"""NVIDIA's capacities, by what a MIG device calls them."""
 _LONGEST: Final = 64
 """Characters of a text."""
 _UNITS: Final = (("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
 
 
-def gpus_by_device(inventory: Inventory) -> dict[str, Gpu]:
-    """Return the whole GPUs by the names of their devices. One in MIG mode cannot be used whole."""
-    found: dict[str, Gpu] = {}
+def parts_by_device(inventory: Inventory) -> dict[str, Part]:
+    """Return what the devices are, by their names: GPUs, and the MIG devices of those in MIG mode."""
+    found: dict[str, Part] = {}
     for gpu in inventory.gpus:
+        # A GPU that was lost keeps its index while the driver stays loaded.
+        name = f"gpu-{gpu.index:02}"
         if not gpu.mig_enabled:
-            # A GPU that was lost keeps its index while the driver stays loaded.
-            found.setdefault(f"gpu-{gpu.index:02}", gpu)
+            found.setdefault(name, whole(gpu))
+        for device in gpu.mig_devices:
+            found.setdefault(f"{name}{MIG}{_label(device.profile)}-{device.slot}", part(gpu, device))
     return found
 
 
@@ -83,7 +99,7 @@ def devices(
     shared: bool = False,
     fixed: Mapping[str, int] | None = None,
 ) -> tuple[Device, ...]:
-    """Return the devices of these GPUs, in the order of their indices.
+    """Return the devices of these GPUs and MIG devices, in the order of their indices and slots.
 
     A GPU whose UUID is not in ``good`` is tainted, and a device is not there at all if it is one of ``left_out``.
     ``pcie_roots`` has the root of a GPU by its PCI address, where it is known. Claims may take parts of a ``shared``
@@ -91,15 +107,15 @@ def devices(
     """
     versions = _version(inventory.driver_version), _version(".".join(map(str, inventory.cuda_version)))
     found: list[dict[str, Any]] = []
-    for whole, gpu in gpus_by_device(inventory).items():
+    for device, each in parts_by_device(inventory).items():
+        gpu, number = each.gpu, (fixed or {}).get(device, 0)
         sick = {} if gpu.uuid in good else {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}
-        facts = _facts(gpu, versions, pcie_roots.get(gpu.pci_address))
-        number = (fixed or {}).get(whole, 0)
+        facts = _facts(each, versions, pcie_roots.get(gpu.pci_address))
         if number:
             facts = _of_share(facts, equal(gpu.memory_bytes, number), number)
-        elif shared:
+        elif shared and each.uuid == gpu.uuid:
             facts |= {SHARED: True, "capacity": _parts(gpu)}
-        found += ({"name": name, **facts, **sick} for name in device_names(whole, number) if name not in left_out)
+        found += ({"name": name, **facts, **sick} for name in device_names(device, number) if name not in left_out)
     return tuple(found)
 
 
@@ -142,11 +158,14 @@ def _capacity(amount: str, step: str) -> dict[str, Any]:
     return {"value": amount, "requestPolicy": {"default": amount, "validRange": steps}}
 
 
-def _facts(gpu: Gpu, versions: tuple[str | None, str | None], pcie_root: str | None) -> dict[str, Any]:
+def _facts(part: Part, versions: tuple[str | None, str | None], pcie_root: str | None) -> dict[str, Any]:
+    gpu = part.gpu
     major, minor = gpu.compute_capability
+    mig = next((device for device in gpu.mig_devices if device.uuid == part.uuid), None)
     known = {
-        "type": {"string": "gpu"},
-        "uuid": {"string": gpu.uuid},
+        "type": {"string": "gpu" if mig is None else "mig"},
+        "uuid": {"string": part.uuid},
+        **({} if mig is None else {"parentUUID": {"string": gpu.uuid}, "profile": {"string": mig.profile}}),
         "productName": {"string": gpu.model[:_LONGEST]},
         "brand": {"string": _brand(gpu.model)},
         "architecture": {"string": _architecture(major, minor)},
@@ -162,13 +181,24 @@ def _facts(gpu: Gpu, versions: tuple[str | None, str | None], pcie_root: str | N
         standard["pcieRoot"] = {"string": pcie_root}
     if gpu.numa_node is not None:
         standard["numaNode"] = {"int": gpu.numa_node}
-    memory = {"value": quantity(gpu.memory_bytes)}
+    memory = {"value": quantity(gpu.memory_bytes if mig is None else mig.memory_bytes)}
     return {
         "attributes": known
         | {f"{NVIDIA}/{key}": value for key, value in known.items()}
         | {f"{STANDARD}/{key}": value for key, value in standard.items()},
-        "capacity": {"memory": memory, f"{NVIDIA}/memory": memory},
+        "capacity": {"memory": memory, f"{NVIDIA}/memory": memory, **({} if mig is None else _engines(mig))},
     }
+
+
+def _engines(mig: MigDevice) -> dict[str, Any]:
+    """Return what a MIG device has of its GPU, by NVIDIA's names alone: a device has 32 values at most."""
+    told = dict(mig.attributes)
+    return {f"{NVIDIA}/{name}": {"value": str(told.get(key, 0))} for key, name in _ENGINES.items()}
+
+
+def _label(profile: str) -> str:
+    """Return a profile as a part of a device's name: ``1g.10gb+me`` as ``1g10gb-me``."""
+    return re.sub(r"[^a-z0-9]+", "-", profile.replace(".", ""))
 
 
 def _brand(model: str) -> str:

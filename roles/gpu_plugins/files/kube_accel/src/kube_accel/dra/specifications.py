@@ -11,12 +11,12 @@ from typing import Final
 from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.dra.claims import ClaimError
 from kube_accel.dra.shares import Shares
+from kube_accel.dra.slices import parts_by_device
 from kube_accel.model import Inventory
 from kube_accel.plugin.node.cdi_writer import CdiDocuments, write_document
 from kube_accel.sharing.cdi import VERSION
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.interposition import WHOLE
-from kube_accel.sharing.whole import whole
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class ClaimSpecifications:
             write_document(self._paths(uid)[1], {"cdiVersion": VERSION, "kind": KIND, "devices": shares})
 
     def _write_whole(self, uid: str, names: Mapping[str, str], inventory: Inventory) -> None:
-        parts = [whole(gpu) for gpu in inventory.gpus if gpu.uuid in names]
+        parts = [part for part in parts_by_device(inventory).values() if part.uuid in names]
         document = self._documents.of(parts, inventory.driver_version, self._delivery)
         found = document["devices"] if document is not None else []
         if document is None or len(found) < len(names):

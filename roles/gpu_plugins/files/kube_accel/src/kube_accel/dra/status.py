@@ -16,10 +16,10 @@ from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.dra.slices import DRIVER, quantity, usable_bytes
 from kube_accel.kube.api import ApiError, ApiRefusedError, claim_path
 from kube_accel.kube.client import KubeClient
-from kube_accel.model import Gpu
 from kube_accel.shared.api_json import ODD
 from kube_accel.shared.modes import CORES
 from kube_accel.shared.printable import line
+from kube_accel.sharing.whole import Part
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +30,12 @@ _PAUSE: Final = 10.0
 _GONE: Final = (404, 409)
 """The claim is gone, or another one has its name."""
 
-Gpus = Callable[[], Iterable[Gpu]]
+Parts = Callable[[], Iterable[Part]]
 
 
-def devices(claim: PreparedClaim, pool: str, gpus: Iterable[Gpu], now: str) -> list[dict[str, Any]]:
+def devices(claim: PreparedClaim, pool: str, parts: Iterable[Part], now: str) -> list[dict[str, Any]]:
     """Return what ``status.devices`` is to have of a claim; ``now`` is a time as Kubernetes writes it. Pure."""
-    known = {gpu.uuid: gpu for gpu in gpus}
+    known = {part.uuid: part for part in parts}
     return [_device(device, pool, known.get(device.uuid), now) for device in claim.devices]
 
 
@@ -55,17 +55,20 @@ def _bare(device: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: device.get(key) for key in ("driver", "pool", "device", "shareID", "data")}, "ready": ready}
 
 
-def _device(device: PreparedDevice, pool: str, gpu: Gpu | None, now: str) -> dict[str, Any]:
+def _device(device: PreparedDevice, pool: str, part: Part | None, now: str) -> dict[str, Any]:
     data: dict[str, Any] = {"uuid": device.uuid}
-    if device.portion is not None:
+    if device.parent:
+        data |= {"parentUUID": device.parent}
+        data |= {} if part is None or part.memory_bytes is None else {"memory": quantity(part.memory_bytes)}
+    elif device.portion is not None:
         data |= {"cores": device.portion.cores, "memory": quantity(device.portion.memory_bytes)}
-    elif gpu is not None and not device.admin:
-        data |= {"cores": CORES, "memory": quantity(usable_bytes(gpu))}
+    elif part is not None and not device.admin:
+        data |= {"cores": CORES, "memory": quantity(usable_bytes(part.gpu))}
     condition = {
         "type": _READY,
         "status": "True",
         "reason": "Prepared",
-        "message": f"Containers may use GPU {device.uuid}.",
+        "message": f"Containers may use {'MIG device' if device.parent else 'GPU'} {device.uuid}.",
         "lastTransitionTime": now,
     }
     share = {"shareID": device.share_id} if device.share_id else {}
@@ -75,10 +78,10 @@ def _device(device: PreparedDevice, pool: str, gpu: Gpu | None, now: str) -> dic
 class StatusWriter:
     """Writes by server-side apply: what others say of their own devices stays."""
 
-    def __init__(self, client: KubeClient, pool: str, gpus: Gpus) -> None:
+    def __init__(self, client: KubeClient, pool: str, parts: Parts) -> None:
         self._client = client
         self._pool = pool
-        self._gpus = gpus
+        self._parts = parts
         self._lock = threading.Lock()
         self._due: dict[str, PreparedClaim] = {}
         self._wake = threading.Event()
@@ -87,7 +90,7 @@ class StatusWriter:
 
     def see(self, uid: str, claim: PreparedClaim, document: Mapping[str, Any]) -> None:
         """Have the status of a prepared claim be right, which now is this ``document``. Returns at once."""
-        if says_so(document, devices(claim, self._pool, self._gpus(), "")):
+        if says_so(document, devices(claim, self._pool, self._parts(), "")):
             return
         with self._lock:
             self._due[uid] = claim
@@ -124,7 +127,7 @@ class StatusWriter:
             "kind": "ResourceClaim",
             # The UID refuses a claim that was made again by the same name.
             "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": uid},
-            "status": {"devices": devices(claim, self._pool, self._gpus(), now)},
+            "status": {"devices": devices(claim, self._pool, self._parts(), now)},
         }
         path = f"{claim_path(claim.namespace, claim.name)}/status"
         self._client.send("PATCH", path, body, APPLY, {"fieldManager": DRIVER, "force": "true"})

@@ -14,10 +14,11 @@ from kube_accel.dra.checkpoint import PreparedClaim, PreparedDevice
 from kube_accel.kube.podresources import PodClaim
 from kube_accel.metrics.charge import memory_of
 from kube_accel.metrics.tenancy import Container, Holding
-from kube_accel.model import Gpu, Share
+from kube_accel.model import Gpu, MigDevice, Share
 from kube_accel.plugin.kubelet.holdings import Holder
 from kube_accel.shared.claim_view import CLAIM
 from kube_accel.shared.modes import CORES
+from kube_accel.sharing.mig import share_of
 
 Paddle = Mapping[tuple[str, str], frozenset[str]]
 """Containers that run PaddlePaddle, by namespace and pod."""
@@ -57,17 +58,37 @@ def holdings(
     claims: Mapping[str, PreparedClaim], known: Mapping[str, Tenant], gpus: Iterable[Gpu], paddle: Paddle
 ) -> dict[str, tuple[Holding, ...]]:
     """Return what claims have of these GPUs, by GPU. What watches over a GPU by adminAccess has nothing of it."""
-    sizes = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
+    whole: dict[str, tuple[Gpu, MigDevice | None]] = {gpu.uuid: (gpu, None) for gpu in gpus}
+    parts = whole | {mig.uuid: (gpu, mig) for gpu, _ in whole.values() for mig in gpu.mig_devices}
     found: dict[str, tuple[Holding, ...]] = {}
     for uid, claim in claims.items():
         for device in claim.devices:
-            if not device.admin and (size := sizes.get(device.uuid)):
-                found[device.uuid] = (*found.get(device.uuid, ()), _holding(device, known[uid], size, paddle))
+            if not device.admin and device.uuid in parts:
+                gpu, mig = parts[device.uuid]
+                tenant = known[uid]
+                holding = _holding(device, tenant, gpu, paddle) if mig is None else _of_mig(mig, tenant, gpu, paddle)
+                found[gpu.uuid] = (*found.get(gpu.uuid, ()), holding)
     return found
 
 
-def _holding(device: PreparedDevice, tenant: Tenant, size: int, paddle: Paddle) -> Holding:
-    portion = device.portion
+def _of_mig(mig: MigDevice, tenant: Tenant, gpu: Gpu, paddle: Paddle) -> Holding:
+    return Holding(
+        container=tenant.name,
+        uuid=gpu.uuid,
+        share=share_of(gpu, mig),
+        memory_bytes=mig.memory_bytes,
+        device=mig.uuid,
+        paddle=_runs_paddle(tenant, paddle),
+        among=tenant.among,
+    )
+
+
+def _runs_paddle(tenant: Tenant, paddle: Paddle) -> bool:
+    return any(one.name in paddle.get(one[:2], ()) for one in tenant.among)
+
+
+def _holding(device: PreparedDevice, tenant: Tenant, gpu: Gpu, paddle: Paddle) -> Holding:
+    portion, size = device.portion, gpu.memory_bytes
     cores, memory = (1.0, size) if portion is None else (min(1.0, portion.cores / CORES), portion.memory_bytes)
     return Holding(
         container=tenant.name,
@@ -76,7 +97,7 @@ def _holding(device: PreparedDevice, tenant: Tenant, size: int, paddle: Paddle) 
         cores=cores,
         memory_bytes=memory,
         limited=portion is not None,
-        paddle=any(one.name in paddle.get(one[:2], ()) for one in tenant.among),
+        paddle=_runs_paddle(tenant, paddle),
         among=tenant.among,
     )
 
@@ -90,7 +111,8 @@ def shares(found: Mapping[str, tuple[Holding, ...]], gpus: Iterable[Gpu]) -> dic
             mine = sums.setdefault(Holder(*holding.container), {})
             cores, memory = mine.get(uuid, (0, 0))
             more = memory_of(holding, sizes[uuid])
-            mine[uuid] = cores + round(CORES * (holding.cores or 0.0)), memory + more
+            part = holding.share if holding.cores is None else holding.cores
+            mine[uuid] = cores + round(CORES * part), memory + more
     return {
         holder: tuple(
             Share(uuid, min(CORES, cores), min(sizes[uuid], memory)) for uuid, (cores, memory) in mine.items()

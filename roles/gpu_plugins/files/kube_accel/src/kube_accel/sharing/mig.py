@@ -10,6 +10,9 @@ from kube_accel.model import Gpu, Inventory, MigDevice
 from kube_accel.shared.offers import laid_out
 from kube_accel.sharing import whole
 
+_SLICES, _A30_SLICES = 7, 4
+"""Slices of the cores that MIG cuts a GPU into."""
+
 
 class Strategy(StrEnum):
     """What becomes of GPUs in MIG mode."""
@@ -27,6 +30,13 @@ def part(gpu: Gpu, device: MigDevice) -> whole.Part:
     capabilities = (f"nvidia-caps/nvidia-cap{number}" for number in device.capabilities)
     nodes = (f"nvidia{gpu.minor}", *capabilities)
     return whole.Part(device.uuid, gpu, device.uuid, nodes, f"{gpu.index}:{device.slot}", device.memory_bytes)
+
+
+def share_of(gpu: Gpu, device: MigDevice) -> float:
+    """Return the part of a GPU that a MIG device is: the larger of its parts of the cores and of the memory."""
+    slices = dict(device.attributes).get("slices.gi", 0)
+    cores = slices / (_A30_SLICES if "A30" in gpu.model else _SLICES)
+    return min(1.0, max(cores, device.memory_bytes / gpu.memory_bytes))
 
 
 def layout(strategy: Strategy) -> whole.Layout:

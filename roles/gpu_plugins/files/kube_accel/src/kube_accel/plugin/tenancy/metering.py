@@ -15,6 +15,7 @@ from kube_accel.metrics.tenancy import Account, Charged, Container, Holding, Hol
 from kube_accel.model import Gpu, Share
 from kube_accel.plugin.kubelet.holdings import Held, Holder
 from kube_accel.sharing.fraction import WHOLE
+from kube_accel.sharing.mig import share_of
 from kube_accel.sharing.profile import Profile
 from kube_accel.sharing.whole import Part
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 _ENDED = frozenset({"Succeeded", "Failed"})
 _REASONS = {"limit": "quota"}
 """What metrics call the ledger's reasons, where that is another word."""
-_SLICES, _A30_SLICES = 7, 4
-"""Slices of the cores that MIG cuts a GPU into."""
 
 
 def whole_tenancy(held: Callable[[], Held | None], parts: Callable[[], Iterable[Part] | None]) -> Tenancy:
@@ -130,10 +129,7 @@ class LedgerBooks:
 
 
 def _slices(gpu: Gpu, part: Part) -> float:
-    device = next(device for device in gpu.mig_devices if device.uuid == part.uuid)
-    slices = dict(device.attributes).get("slices.gi", 0)
-    cores = slices / (_A30_SLICES if "A30" in gpu.model else _SLICES)
-    return min(1.0, max(cores, device.memory_bytes / gpu.memory_bytes))
+    return share_of(gpu, next(device for device in gpu.mig_devices if device.uuid == part.uuid))
 
 
 class ShareTenancy:
