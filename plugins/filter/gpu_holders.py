@@ -11,10 +11,16 @@ version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
   - Finds the pods that ask for what one of our modes offers and have not ended.
+  - On a node of mode dra, a pod with a ResourceClaim counts as one of them.
   - A pod that cannot be read counts as one of them. A pod without a name does not.
 options:
   _input:
-    description: Pods of a node, as the API server has them.
+    description: Pods of a node or of all, as the API server has them.
+    type: list
+    elements: dict
+    required: true
+  nodes:
+    description: Their nodes, as the API server has them.
     type: list
     elements: dict
     required: true
@@ -23,7 +29,7 @@ options:
 EXAMPLES = r"""
 - name: Report the pods that hold the node's GPUs
   ansible.builtin.debug:
-    msg: "{{ (pods.resources | accel.kubernetes.gpu_holders).all }}"
+    msg: "{{ (pods.resources | accel.kubernetes.gpu_holders(nodes.resources)).all }}"
 """
 
 RETURN = r"""
@@ -37,12 +43,12 @@ _value:
 
 from typing import Any, Callable, Dict, Iterable, List, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.holders import holders
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.holders import holders_on
 
 
-def gpu_holders(pods: Iterable[Mapping[str, Any]]) -> Dict[str, List[str]]:
+def gpu_holders(pods: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> Dict[str, List[str]]:
     """Return the pods that hold GPUs, by what evicting them does."""
-    found = holders(pods)
+    found = holders_on(pods, nodes)
     return {
         "all": list(map(str, found)),
         "returning": [str(pod) for pod in found if pod.returns],

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from ..shared.fixed_shares import MOST
 from ..shared.label_names import FIXED_SHARES
@@ -163,14 +163,25 @@ def has_api_of(answer: Mapping[str, Any]) -> bool:
     return all(each.get("api_found", True) for each in mappings(answer.get("results")))
 
 
-def devices_offered(slices: Mapping[str, Any], node: str) -> int:
-    """Return the number of GPUs that our driver offers on a node; none while its pool is not complete."""
+def slices_of(slices: Mapping[str, Any], node: str) -> List[Mapping[str, Any]]:
+    """Return the slices of our driver on a node; none while its pool is not complete."""
     found = [item for item in _of_node(slices, node) if _spec(item).get("driver") == DRA_DRIVER]
     latest = max((_generation(item) for item in found), default=0)
     found = [item for item in found if _generation(item) == latest]
-    if any(_pool(item).get("resourceSliceCount") != len(found) for item in found):
-        return 0
-    return len({_gpu(each) for item in found for each in mappings(_spec(item).get("devices")) if not _is_tainted(each)})
+    return [] if any(_pool(item).get("resourceSliceCount") != len(found) for item in found) else found
+
+
+def devices_offered(slices: Iterable[Mapping[str, Any]]) -> int:
+    """Return the number of GPUs that slices offer."""
+    devices = (each for item in slices for each in mappings(_spec(item).get("devices")))
+    return len({_gpu(each) for each in devices if not _is_tainted(each)})
+
+
+def driver_versions(slices: Iterable[Mapping[str, Any]]) -> Set[str]:
+    """Return which versions of NVIDIA's driver the devices of slices have, as they were when the devices were read."""
+    devices = (device for item in slices for device in mappings(_spec(item).get("devices")))
+    told = (mapping(mapping(device.get("attributes")).get("driverVersion")).get("version") for device in devices)
+    return {version for version in told if isinstance(version, str)}
 
 
 def node_refusals(seen: NodeSeen) -> Iterator[Refusal]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..cluster.annotations import node_told
 from ..shared import goyaml, label_names
@@ -13,8 +13,9 @@ from ..shared.modes import DRA_DRIVER, DRA_MODE, MODES, RESOURCE, WHOLE_MODE, WH
 from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
 from ..shared.quantity import whole_units
 from ..shared.registers import entries, labels_of, mapping, metadata_of
+from ..shared.semver import semver
 from ..shared.sharing_config import Reader, mig_strategy, sharing
-from .dra import devices_offered
+from .dra import devices_offered, driver_versions, slices_of
 
 CONFIG_LABEL = label_names.CONFIG
 """The node label that names a configuration."""
@@ -83,14 +84,20 @@ def seen_offer(seen: Seen) -> Offer:
     """Return what a node is to offer in the mode that it is to serve, and what it offers."""
     settings = Settings(seen.node["target"], seen.mig_strategy, seen.configs, seen.config, seen.default_config)
     node = seen.node["object"]
-    by_dra = devices_offered(seen.slices, str(metadata_of(node).get("name") or "")) if settings.mode == DRA_MODE else 0
-    return offer(node, seen.nvml, seen.node["serves"], settings, by_dra)
+    slices = slices_of(seen.slices, str(metadata_of(node).get("name") or "")) if settings.mode == DRA_MODE else []
+    return offer(node, seen.nvml, seen.node["serves"], settings, slices)
 
 
-def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, settings: Settings, by_dra: int = 0) -> Offer:
+def offer(
+    node: Mapping[str, Any],
+    nvml: Mapping[str, Any],
+    serves: str,
+    settings: Settings,
+    slices: Sequence[Mapping[str, Any]] = (),
+) -> Offer:
     """Return what a node is to offer in a mode, by the facts of its GPUs, and what it offers.
 
-    ``serves`` is the mode that the node serves now; empty for none. ``by_dra`` is the number of devices in its slices.
+    ``serves`` is the mode that the node serves now; empty for none. ``slices`` are those of our driver on the node.
     """
     host = _host(nvml)
     labels = labels_of(node)
@@ -101,13 +108,14 @@ def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, setting
         resource: whole_units(amount) or 0
         for resource, amount in mapping(mapping(node.get("status")).get("allocatable")).items()
     }
-    offered = _offered(settings.mode, expected, replications, {**allocatable, DRA_DRIVER: by_dra})
+    offered = _offered(settings.mode, expected, replications, {**allocatable, DRA_DRIVER: devices_offered(slices)})
     missing = [
         f"{offered.get(resource, 0)} of {amount} {resource}"
         for resource, amount in expected.items()
         if offered.get(resource, 0) < amount
     ]
-    outdated = _outdated(node_told(node).driver, str(nvml.get("driver_version") or ""))
+    told, version = node_told(node).driver, str(nvml.get("driver_version") or "")
+    outdated = _outdated_slices(slices, version) if settings.mode == DRA_MODE else _outdated(told, version)
     by_mps = settings.mode == "mps" or any(each.by_mps for each in replications)
     return Offer(
         expected=expected,
@@ -134,6 +142,13 @@ def _outdated(told: str, driver: str) -> str:
         return ""
     remedy = "Delete the plugin's pod. The new pod reads the driver again."
     return f"The plugin reports driver {told}, but the host has {driver or 'none'}. {remedy}"
+
+
+def _outdated_slices(slices: Sequence[Mapping[str, Any]], driver: str) -> str:
+    """Return that a device is of another driver than the host's, with the remedy; empty where none is."""
+    told = sorted(driver_versions(slices) - {semver(driver)})
+    remedy = "Delete the DRA driver's pod. The new pod reads the driver again."
+    return f"The ResourceSlices tell of driver {told[0]}, but the host has {driver or 'none'}. {remedy}" if told else ""
 
 
 def _expected(

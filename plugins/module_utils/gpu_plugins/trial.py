@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Mapping, Sequence
 
 from ..cluster.annotations import checks
-from ..shared.modes import BY_MODE, DRA_MODE, mode_of
+from ..shared.modes import BY_MODE, DRA_DRIVER, DRA_MODE, DRA_SHARE_CLASS, mode_of
 from ..shared.quantity import whole_units
-from ..shared.registers import entries, mapping, metadata_of
+from ..shared.registers import entries, mapping, metadata_of, resources
 from ..shared.waiting_pods import ENDED
 from .delivery import ENFORCEMENT_LABEL, INTERPOSED
 
 _CORES, _MEMORY_BYTES = 5, 1 << 30
 """What a pod asks for in a mode that divides GPUs: it is to find room nearly everywhere."""
-_NO_ROOM = re.compile(r"Insufficient [a-z]+[.]com/|needs .*; .* free")
+_NO_ROOM = re.compile(r"Insufficient [a-z]+[.]com/|needs .*; .* free|cannot allocate all claims")
 """What kube-scheduler, or our extender, says of a pod for which others left no room."""
 _LAST_LINES = 3
 
@@ -40,6 +40,8 @@ class Seen:
     """Devices by resource."""
     daemonsets: Sequence[object]
     """That of the mode's plugin, or nothing."""
+    device_classes: Mapping[str, Any] = field(default_factory=dict)
+    """In mode dra, the result for device classes."""
     check_mode: bool = False
     trials: Sequence[Mapping[str, Any]] = ()
     """The pod as the API server has it, or nothing while it is not there."""
@@ -57,8 +59,7 @@ class Row:
     found: str
     remedy: str = ""
     code: str = ""
-    """Why it is not well: ``check_mode``, ``not_served``, ``cordoned``, ``full``, ``no_room``, ``claims``, or
-    ``failed``."""
+    """Why it is not well: ``check_mode``, ``not_served``, ``cordoned``, ``full``, ``no_room``, or ``failed``."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ class Trial:
     """The pod, and what came of it."""
 
     asks: Dict[str, int]
-    """Limits of its container."""
+    """Limits of its container; in mode dra, the device class of its claim."""
+    claim: Dict[str, Any]
+    """In mode dra, the request of its claim; empty in other modes."""
     memory_bytes: int
     """What it is to be held to; 0 where nothing limits it."""
     obstacle: str
@@ -80,7 +83,9 @@ def trial(seen: Seen) -> Trial:
     """Return what the pod asks for, whether it is to be started, and what came of it."""
     free = _free(seen)
     asks = _asks(seen, free)
-    obstacle = _obstacle(seen, [name for name, amount in asks.items() if free.get(name, 0) < amount])
+    # What claims left of GPUs, kube-scheduler says.
+    short = [name for name, amount in asks.items() if free.get(name, 0) < amount] if seen.mode != DRA_MODE else []
+    obstacle = _obstacle(seen, short)
     waits = _waits(_pod(seen))
     phase = str(mapping(_pod(seen).get("status")).get("phase") or "")
     no_room = bool(_NO_ROOM.search(waits))
@@ -90,6 +95,7 @@ def trial(seen: Seen) -> Trial:
         row = obstacle or _outcome(seen, asks, phase, waits)
     return Trial(
         asks=asks,
+        claim=_claim(next(iter(asks))) if seen.mode == DRA_MODE else {},
         memory_bytes=_memory(seen, asks),
         obstacle="" if obstacle is None else obstacle.found,
         over=phase in ENDED or no_room,
@@ -99,19 +105,29 @@ def trial(seen: Seen) -> Trial:
 
 def _asks(seen: Seen, free: Mapping[str, int]) -> Dict[str, int]:
     """Return the limits of the pod: of several resources of whole GPUs, the first of which some are left."""
+    if seen.mode == DRA_MODE:
+        names = [metadata_of(item).get("name") for item in resources(seen.device_classes)]
+        return {DRA_SHARE_CLASS if DRA_SHARE_CLASS in names else DRA_DRIVER: 1}
     if seen.mode not in BY_MODE:
         return dict.fromkeys((*free, *seen.offered)[:1], 1)
-    resources = BY_MODE[seen.mode]
-    asked = {resources.memory: _MEMORY_BYTES // resources.memory_unit_bytes}
-    return asked if resources.cores is None else {resources.cores: _CORES, **asked}
+    share = BY_MODE[seen.mode]
+    asked = {share.memory: _MEMORY_BYTES // share.memory_unit_bytes}
+    return asked if share.cores is None else {share.cores: _CORES, **asked}
+
+
+def _claim(name: str) -> Dict[str, Any]:
+    share = {"capacity": {"requests": {"cores": str(_CORES), "memory": str(_MEMORY_BYTES)}}}
+    return {"deviceClassName": name, **(share if name == DRA_SHARE_CLASS else {})}
 
 
 def _memory(seen: Seen, asks: Mapping[str, int]) -> int:
+    if DRA_SHARE_CLASS in asks:
+        return _MEMORY_BYTES
     labels = mapping(mapping(seen.node.get("metadata")).get("labels"))
     if seen.mode not in BY_MODE or labels.get(ENFORCEMENT_LABEL) not in INTERPOSED:
         return 0
-    resources = BY_MODE[seen.mode]
-    return asks[resources.memory] * resources.memory_unit_bytes
+    share = BY_MODE[seen.mode]
+    return asks[share.memory] * share.memory_unit_bytes
 
 
 def _free(seen: Seen) -> Dict[str, int]:
@@ -127,8 +143,6 @@ def _free(seen: Seen) -> Dict[str, int]:
 
 
 def _obstacle(seen: Seen, short: Sequence[str]) -> "Row | None":
-    if seen.mode == DRA_MODE:
-        return Row("unknown", "pod", "In mode dra, no pod with a claim is started yet.", code="claims")
     if seen.check_mode:
         return Row("unknown", "pod", "Check mode starts no pod.", code="check_mode")
     if seen.serves != seen.mode or not seen.daemonsets:

@@ -9,8 +9,9 @@ from typing import Any, Iterable, List, Mapping, Optional, Tuple
 
 from .api_json import ODD, checked
 from .asked import asked
-from .modes import mode_of
+from .modes import DRA_MODE, MODE_LABEL, mode_of
 from .printable import line
+from .registers import labels_of, mapping, metadata_of
 from .waiting_pods import ENDED
 
 _LONGEST_NAME = 317
@@ -41,6 +42,17 @@ def holders(items: Iterable[Mapping[str, Any]], by_claims: bool = False) -> List
     """
     named = ((key_of(item), item) for item in items if not has_ended(item) and asks(item, by_claims))
     return [pod_of(key, item) for key, item in named if key is not None]
+
+
+def holders_on(items: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> List[Pod]:
+    """Return the pods that hold GPUs of nodes of any mode: on those of mode dra, pods with a claim too."""
+    by_claims = {metadata_of(node).get("name") for node in nodes if labels_of(node).get(MODE_LABEL) == DRA_MODE}
+    return [pod for item in items for pod in holders([item], _node_of(item) in by_claims)]
+
+
+def _node_of(item: object) -> object:
+    found = mapping(mapping(item).get("spec")).get("nodeName")
+    return found if isinstance(found, str) else None
 
 
 def key_of(item: Mapping[str, Any]) -> Optional[Tuple[str, str]]:

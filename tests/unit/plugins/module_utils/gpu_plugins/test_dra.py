@@ -12,7 +12,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.dra i
     Seen,
     devices_offered,
     dra,
+    driver_versions,
     node_refusals,
+    slices_of,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.node import Seen as SeenNode
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.node import node_state
@@ -228,23 +230,27 @@ def test_plugin_is_kept_off_while_our_slices_stay(serves: str, mode: str, codes:
     assert refused(node(serves), mode, HAS_API, of_driver(DRIVER, "other"), of_driver(DRIVER, devices=0)) == []
 
 
+def offered(slices: Object, name: str) -> int:
+    return devices_offered(slices_of(slices, name))
+
+
 @given(st.lists(st.booleans(), max_size=150), st.data())
 def test_devices_count_once_all_slices_of_a_pool_are_there(sick: list[bool], data: st.DataObject) -> None:
     taint = {"taints": [{"key": f"{DRIVER}/unhealthy", "effect": "NoSchedule"}]}
     devices = [{"name": f"gpu-{n:02}", **(taint if ill else {})} for n, ill in enumerate(sick)]
     slices = in_slices(devices)
     written = list(changes([], slices, slices, "n").writes.values())
-    assert devices_offered({"resources": written}, "n") == sick.count(False)
-    assert devices_offered({"resources": written}, "other") == 0
+    assert offered({"resources": written}, "n") == sick.count(False)
+    assert offered({"resources": written}, "other") == 0
     missing = data.draw(st.sampled_from(written))
     rest = [each for each in written if each is not missing]
-    assert devices_offered({"resources": rest}, "n") == 0
+    assert offered({"resources": rest}, "n") == 0
 
 
 def test_gpu_that_is_cut_counts_once() -> None:
     found = devices(inventory(2), {uuid(0), uuid(1)}, {}, fixed={"gpu-00": 4})
     written = list(changes([], [found], [found], "n").writes.values())
-    assert devices_offered({"resources": written}, "n") == 2
+    assert offered({"resources": written}, "n") == 2
 
 
 @given(
@@ -252,4 +258,6 @@ def test_gpu_that_is_cut_counts_once() -> None:
 )
 def test_slices_of_any_form_are_counted(odd: object) -> None:
     spec = {"nodeName": "n", "driver": DRIVER, "pool": odd, "devices": odd}
-    assert devices_offered({"resources": [{"spec": spec}, {"spec": odd}]}, "n") >= 0
+    found = slices_of({"resources": [{"spec": spec}, {"spec": odd}]}, "n")
+    assert devices_offered(found) >= 0
+    assert driver_versions([*found, {"spec": {"devices": [{"attributes": odd}, odd]}}]) == set()

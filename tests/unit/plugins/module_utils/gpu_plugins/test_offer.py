@@ -298,3 +298,15 @@ def test_the_role_waits_for_what_the_plugin_offers(
     }
     assert found.complete == (bool(offers) and all(found.expected.values()))
     assert found.missing == []
+
+
+@pytest.mark.parametrize(
+    ("told", "complete"),
+    [("580.95.5", True), ("580.65.6", False), (None, True)],
+)
+def test_slices_of_another_driver_are_not_complete(told: str | None, complete: bool) -> None:
+    attributes = {"attributes": {"driverVersion": {"version": told}}} if told else {}
+    slices = [{"spec": {"devices": [{"name": "gpu-00", **attributes}]}}]
+    found = offer(node({}), facts([gpu()]), "dra", Settings("dra"), slices)
+    assert found.complete is complete
+    assert ("Delete the DRA driver's pod" in found.outdated) is not complete

@@ -130,3 +130,33 @@ def test_what_came_of_a_pod_is_one_row(seen: dict[str, Any], lines: list[str], v
     row = tried(NODE, trials=seen.get("resources", []), log=lines).row
     assert (row.verdict, row.what) == (verdict, "pod")
     assert says in row.found
+
+
+@pytest.mark.parametrize(
+    ("classes", "asks", "claim", "memory"),
+    [
+        (
+            ("gpu.kube-accel.io", "share.kube-accel.io"),
+            {"share.kube-accel.io": 1},
+            {"capacity": {"requests": {"cores": "5", "memory": "1073741824"}}},
+            1 << 30,
+        ),
+        (("gpu.kube-accel.io",), {"gpu.kube-accel.io": 1}, {}, 0),
+    ],
+)
+def test_pod_of_mode_dra_has_a_claim_for_little(
+    classes: tuple[str, ...], asks: dict[str, int], claim: dict[str, Any], memory: int
+) -> None:
+    found_classes = {"resources": [{"metadata": {"name": name}} for name in classes]}
+    modes = {"mode": "dra", "serves": "dra", "device_classes": found_classes}
+    found = tried(changed(status={"allocatable": {}}), **modes)
+    assert (found.obstacle, found.asks, found.memory_bytes) == ("", asks, memory)
+    assert found.claim == {"deviceClassName": next(iter(asks)), **claim}
+    says = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "0/1 nodes are available: cannot allocate all claims.",
+    }
+    pending = {"metadata": {"name": "p"}, "status": {"phase": "Pending", "conditions": [says]}}
+    waiting = tried(changed(status={"allocatable": {}}), trials=[pending], **modes)
+    assert (waiting.over, waiting.row.code) == (True, "no_room")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.holders import holders
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.holders import holders, holders_on
 
 
 def pod(
@@ -71,3 +71,25 @@ def test_a_pod_that_cannot_be_read_may_hold_gpus(containers: Any) -> None:
     odd = pod("odd", None)
     odd["spec"]["containers"] = containers
     assert list(map(str, holders([odd, {"metadata": {}}]))) == ["team/odd"]
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}]}},
+        # A device class serves what it asked for as an extended resource.
+        {"status": {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimName": "train"}}},
+    ],
+)
+def test_pod_with_a_claim_holds_gpus_of_a_node_of_mode_dra(claims: dict[str, Any]) -> None:
+    nodes = [{"metadata": {"name": name, "labels": {"nvidia-device-enable": name}}} for name in ("dra", "vgpu")]
+    pods = []
+    for node in ("dra", "vgpu", "unknown", ["odd"], None):
+        item = pod(f"on-{node}", None)
+        item = item | {key: item[key] | value for key, value in claims.items()}
+        pods.append(item | {"spec": item["spec"] | {"nodeName": node}})
+    assert list(map(str, holders_on(pods, nodes))) == ["team/on-dra"]
+    assert [list(map(str, holders(pods, by_claims))) for by_claims in (False, True)] == [
+        [],
+        [f"team/{item['metadata']['name']}" for item in pods],
+    ]

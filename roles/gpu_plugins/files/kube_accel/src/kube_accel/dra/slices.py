@@ -10,6 +10,7 @@ from typing import Any, Final
 from kube_accel.dra.portions import Portion, equal
 from kube_accel.model import Gpu, Inventory, MigDevice
 from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS, dra_pool
+from kube_accel.shared.semver import semver
 from kube_accel.sharing.mig import part
 from kube_accel.sharing.node_labels import family
 from kube_accel.sharing.whole import Part, whole
@@ -105,7 +106,7 @@ def devices(
     ``pcie_roots`` has the root of a GPU by its PCI address, where it is known. Claims may take parts of a ``shared``
     one. What ``fixed`` names is cut into so many fixed shares.
     """
-    versions = _version(inventory.driver_version), _version(".".join(map(str, inventory.cuda_version)))
+    versions = semver(inventory.driver_version), semver(".".join(map(str, inventory.cuda_version)))
     found: list[dict[str, Any]] = []
     for device, each in parts_by_device(inventory).items():
         gpu, number = each.gpu, (fixed or {}).get(device, 0)
@@ -215,14 +216,6 @@ def _architecture(major: int, minor: int) -> str:
     """Return the generation as NVIDIA's driver spells it."""
     name = family(major, minor)
     return "Unknown" if name == "undefined" else name.replace("-", " ").title()
-
-
-def _version(text: str) -> str | None:
-    """Return a version as semver has it: three numbers without zeros in front; None if it has none of that."""
-    parts = text.split(".")[:3]
-    if not all(part.isdecimal() for part in parts):
-        return None
-    return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])
 
 
 def quantity(amount: int) -> str:
