@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from cluster import images
 from cluster.control_plane import API_SERVICE, Program, answers
@@ -151,6 +154,26 @@ class DraNode:
         file = STATE / "claims.json"
         claims = json.loads(file.read_text())["claims"].values() if file.exists() else ()
         return {claim["name"]: [device["device"] for device in claim["devices"]] for claim in claims}
+
+
+def give_classes(rig: Rig) -> None:
+    """Have the cluster know what claims ask for."""
+    objects = rig.plane.root / "classes.yml"
+    objects.write_text(yaml.safe_dump_all(of_the_role(rig)))
+    rig.kubectl("apply", f"--filename={objects}")
+
+
+def dra_node(rig: Rig, node: GpuNode) -> DraNode:
+    """The node, and an account for its driver."""
+    account = rig.plane.root / ACCOUNT
+    account.mkdir(exist_ok=True)
+    # Of the node, as a pod's is: the API server lets it write into the status of the node's claims.
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={NODE}") if kubernetes() >= (1, 33) else ()
+    token = rig.kubectl("create", "token", ACCOUNT, "--namespace=kube-system", "--duration=2h", *bound)
+    (account / "token").write_text(token)
+    shutil.copy(rig.plane.ca, account / "ca.crt")
+    STATE.mkdir(exist_ok=True)
+    return DraNode(rig, node, account)
 
 
 def claiming_pod(name: str, claim: str, request: str = "") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 """What a tenant with uid 0, below Pod Security *baseline*, does to the files of its share, while a neighbor starts.
 
 The tenant keeps the capabilities that container runtimes leave it, ``CAP_FOWNER`` and ``CAP_CHOWN`` among them. Its
-files come by mounts, and by CDI.
+files come by mounts, by CDI, and by CDI for a claim.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster import images
 from cluster.control_plane import BINARIES, Program, answers
+from cluster.dra import GROUP, SHARES, dra_node, give_classes
 from cluster.node import STATE, GpuNode, pod
-from cluster.rig import PODS, Rig
+from cluster.rig import PODS, Rig, has_shares
 from cluster.runtime import needs_cdi
 from cluster.test_confined import CORES, SHARE, cuda, limited
 from cluster.test_confined import rig as rig
@@ -55,21 +57,67 @@ def namespace(bare_rig: Rig) -> Iterator[Rig]:
     bare_rig.kubectl("delete", "namespace", NAMESPACE)
 
 
-@pytest.fixture(scope="module", params=["mounts", "cdi"])
-def plugin(rig: Rig, namespace: Rig, h100: GpuNode, request: pytest.FixtureRequest) -> Iterator[Program]:
-    """The plugin that gives files by mounts, or by CDI; accounts lie on a file system that knows leases."""
-    flags = []
-    if request.param == "cdi":
+@dataclass(frozen=True)
+class Asking:
+    """How pods ask for shares: by claims, or by resources."""
+
+    rig: Rig
+    claims: bool = False
+
+    def pod(self, made: dict[str, Any]) -> dict[str, Any]:
+        """A pod that asks for its share as it is given here."""
+        if self.claims:
+            (container,) = made["spec"]["containers"]
+            container["resources"] = {"claims": [{"name": "share"}]}
+            made["spec"]["resourceClaims"] = [{"name": "share", "resourceClaimTemplateName": "share"}]
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server(Asking):
+    """Who gives shares to these pods."""
+
+    program: Program
+
+    def tells(self, it: Tenant) -> bool:
+        """Whether somebody is told that a tenant changed its account: who sees the pod, or the driver's log."""
+        if self.claims:
+            told = [line for line in self.program.log.read_text().splitlines() if it.account.parent.name in line]
+            return any("the account of a claim was changed" in line for line in told)
+        return "GpuAccountChanged" in it.events()
+
+
+@pytest.fixture(scope="module", params=["mounts", "cdi", "claims"])
+def plugin(rig: Rig, namespace: Rig, h100: GpuNode, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The plugin that gives files by mounts, or by CDI, or the DRA driver; accounts lie where leases are known."""
+    if request.param != "mounts":
         needs_cdi()
-        flags = ["--device-list-strategy=cdi-cri", "--cdi-dir=/var/run/cdi"]
     STATE.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=755", "state", STATE], check=True)
     try:
+        if request.param == "claims":
+            yield from _claims(rig, h100)
+            return
+        flags = ["--device-list-strategy=cdi-cri", "--cdi-dir=/var/run/cdi"] if request.param == "cdi" else []
         with h100.plugin("vgpu", PORT, *flags) as program:
             h100.wait_allocatable(800, CORES)
-            yield program
+            yield Server(rig, program=program)
     finally:
         subprocess.run(["umount", "--lazy", STATE], check=True)
+
+
+def _claims(rig: Rig, h100: GpuNode) -> Iterator[Server]:
+    if not has_shares():
+        pytest.skip("shares of devices are on since Kubernetes 1.36")
+    give_classes(rig)
+    asked = {"deviceClassName": SHARES, "capacity": {"requests": {"cores": "30", "memory": "4Gi"}}}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "share"}}
+    body["spec"] = {"spec": {"devices": {"requests": [{"name": "share", "exactly": asked}]}}}
+    for name in (NAMESPACE, "default"):
+        rig.api.create(f"{GROUP}/namespaces/{name}/resourceclaimtemplates", body)
+    with dra_node(rig, h100).driver(PORT) as program:
+        yield Server(rig, True, program=program)
+    rig.kubectl("delete", "resourceclaimtemplate", "share")
 
 
 @dataclass(frozen=True)
@@ -93,10 +141,10 @@ class Tenant:
 
 
 @contextmanager
-def tenant(rig: Rig, deed: str, file: str = ACCOUNT) -> Iterator[Tenant]:
+def tenant(asking: Asking, deed: str, file: str = ACCOUNT) -> Iterator[Tenant]:
     """A tenant that does this as soon as it starts, and goes on until the block ends."""
-    name = f"tenant-{next(_names)}"
-    made = pod(name, SHARE)
+    name, rig = f"tenant-{next(_names)}", asking.rig
+    made = asking.pod(pod(name, SHARE))
     (container,) = made["spec"]["containers"]
     container |= {
         "image": images.MISUSE,
@@ -131,10 +179,10 @@ def _events(rig: Rig, namespace: str, name: str) -> dict[str, list[str]]:
     return found
 
 
-def a_neighbor_starts(rig: Rig) -> os.stat_result:
+def a_neighbor_starts(server: Server) -> os.stat_result:
     """At the first try, and gets its share; the status of its account."""
-    name = f"neighbor-{next(_names)}"
-    rig.api.create(PODS, cuda(name, confined=False))
+    name, rig = f"neighbor-{next(_names)}", server.rig
+    rig.api.create(PODS, server.pod(cuda(name, confined=False)))
     rig.wait_running(name)
     limited(rig, name)
     assert "Failed" not in _events(rig, "default", name)
@@ -143,12 +191,12 @@ def a_neighbor_starts(rig: Rig) -> os.stat_result:
     return account
 
 
-def is_unharmed(plugin: Program) -> None:
-    """The plugin runs and says so, and nothing went wrong in it that nobody had thought of."""
-    assert plugin.process.poll() is None
+def is_unharmed(server: Server) -> None:
+    """Who gives shares runs and says so, and nothing went wrong in it that nobody had thought of."""
+    assert server.program.process.poll() is None
     assert answers(f"http://127.0.0.1:{PORT}/healthz")
     assert answers(f"http://127.0.0.1:{PORT}/readyz")
-    assert "Traceback" not in plugin.log.read_text()
+    assert "Traceback" not in server.program.log.read_text()
 
 
 def is_like(account: Path, other: os.stat_result) -> bool:
@@ -192,42 +240,42 @@ def test_pod_security_refuses_a_tenants_host_path(namespace: Rig) -> None:
         ("write-lease", DRIVER),
     ],
 )
-def test_a_lease_keeps_no_neighbor_from_starting(rig: Rig, plugin: Program, deed: str, file: str) -> None:
-    with tenant(rig, deed, file) as it:
+def test_a_lease_keeps_no_neighbor_from_starting(plugin: Server, deed: str, file: str) -> None:
+    with tenant(plugin, deed, file) as it:
         assert it.said == HELD
-        a_neighbor_starts(rig)
+        a_neighbor_starts(plugin)
     is_unharmed(plugin)
 
 
 @pytest.mark.parametrize(
     ("deed", "says"), [("lock", "done"), ("unlink", MOUNTED), ("replace", MOUNTED)], ids=lambda value: value
 )
-def test_locks_and_replacement_keep_no_neighbor_from_starting(rig: Rig, plugin: Program, deed: str, says: str) -> None:
-    with tenant(rig, deed) as it:
+def test_locks_and_replacement_keep_no_neighbor_from_starting(plugin: Server, deed: str, says: str) -> None:
+    with tenant(plugin, deed) as it:
         assert it.said == says
-        other = a_neighbor_starts(rig)
+        other = a_neighbor_starts(plugin)
         assert is_like(it.account, other)
     is_unharmed(plugin)
 
 
 @pytest.mark.parametrize("deed", ["cut", "grow", "sparse", "hide", "hide-and-fill", "attributes"])
-def test_a_changed_account_is_put_right_and_told(rig: Rig, plugin: Program, deed: str) -> None:
-    with tenant(rig, deed) as it:
+def test_a_changed_account_is_put_right_and_told(plugin: Server, deed: str) -> None:
+    with tenant(plugin, deed) as it:
         assert it.said == "done"
-        other = a_neighbor_starts(rig)
+        other = a_neighbor_starts(plugin)
         until(lambda: is_like(it.account, other), "the account to be put right")
-        until(lambda: "GpuAccountChanged" in it.events(), "the event")
+        until(lambda: plugin.tells(it), "somebody to be told")
         assert not it.is_deleted()
     is_unharmed(plugin)
 
 
 @pytest.mark.parametrize("deed", ["setuid", "capabilities", "give-away"])
-def test_no_local_user_runs_what_a_tenant_made_of_its_account(rig: Rig, plugin: Program, deed: str) -> None:
-    with tenant(rig, deed) as it:
+def test_no_local_user_runs_what_a_tenant_made_of_its_account(plugin: Server, deed: str) -> None:
+    with tenant(plugin, deed) as it:
         assert it.said == "done"
         is_closed_to_local_users(it.account)
-        other = a_neighbor_starts(rig)
-        until(lambda: "GpuAccountChanged" in it.events(), "the event")
+        other = a_neighbor_starts(plugin)
+        until(lambda: plugin.tells(it), "somebody to be told")
         if deed != "give-away":  # root without CAP_CHOWN and CAP_FOWNER cannot take it back
             until(lambda: is_like(it.account, other), "the account to be put right")
             assert not it.account.stat().st_mode & SET_ID
@@ -236,27 +284,34 @@ def test_no_local_user_runs_what_a_tenant_made_of_its_account(rig: Rig, plugin: 
 
 
 @pytest.mark.parametrize("deed", ["cut-again", "fill-again"])
-def test_a_tenant_that_goes_on_loses_its_pod(rig: Rig, plugin: Program, deed: str) -> None:
-    with tenant(rig, deed) as it:
-        other = a_neighbor_starts(rig)
-        until(it.is_deleted, "the pod to be deleted")
-        until(lambda: "GpuAccountAbused" in it.events(), "the event")
-    until(lambda: is_like(it.account, other), "the account to be put right")
+def test_a_tenant_that_goes_on_harms_nobody_else(plugin: Server, deed: str) -> None:
+    with tenant(plugin, deed) as it:
+        other = a_neighbor_starts(plugin)
+        # No pod is taken away because of a claim: several may have it.
+        if not plugin.claims:
+            until(it.is_deleted, "the pod to be deleted")
+            until(lambda: "GpuAccountAbused" in it.events(), "the event")
+    if plugin.claims:
+        until(lambda: not it.account.exists(), "the account to go with the claim")
+    else:
+        until(lambda: is_like(it.account, other), "the account to be put right")
     is_unharmed(plugin)
 
 
-def test_an_account_that_a_new_plugin_cannot_open_costs_its_pod(rig: Rig, plugin: Program) -> None:
-    with tenant(rig, "give-away") as it:
-        plugin.restart()
+def test_an_account_that_a_new_plugin_cannot_open_costs_its_pod(rig: Rig, plugin: Server) -> None:
+    if plugin.claims:
+        pytest.skip("no pod is taken away because of a claim")
+    with tenant(plugin, "give-away") as it:
+        plugin.program.restart()
         until(lambda: answers(f"http://127.0.0.1:{PORT}/readyz"), "the plugin to be back")
         kubectl = [str(BINARIES / "kubectl"), f"--kubeconfig={rig.plane.root}/admin.conf"]
         fill = ["exec", it.name, f"--namespace={NAMESPACE}", "--", "/bin/misuse", "fill-again", ACCOUNT]
         with subprocess.Popen([*kubectl, *fill], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as filling:
             try:
-                a_neighbor_starts(rig)
+                a_neighbor_starts(plugin)
                 until(lambda: "GpuAccountAbused" in it.events(), "the event")
                 until(it.is_deleted, "the pod to be deleted")
             finally:
                 filling.kill()
-        a_neighbor_starts(rig)
+        a_neighbor_starts(plugin)
     is_unharmed(plugin)

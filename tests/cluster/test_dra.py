@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster import images
 from cluster.control_plane import BINARIES, SCHEDULER
 from cluster.dra import (
-    ACCOUNT,
     CDI,
     CLAIMS,
     DRIVER,
@@ -29,7 +26,8 @@ from cluster.dra import (
     SLICES,
     DraNode,
     cuda_pod,
-    of_the_role,
+    dra_node,
+    give_classes,
 )
 from cluster.node import STATE, GpuNode, pod
 from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, has_feature, has_shares, kubernetes
@@ -42,9 +40,7 @@ def rig(bare_rig: Rig) -> Iterator[Rig]:
     if kubernetes() < (1, 34):
         pytest.skip("resource.k8s.io/v1 came with Kubernetes 1.34")
     needs_cdi()
-    objects = bare_rig.plane.root / "classes.yml"
-    objects.write_text(yaml.safe_dump_all(of_the_role(bare_rig)))
-    bare_rig.kubectl("apply", f"--filename={objects}")
+    give_classes(bare_rig)
     images.load(images.cuda())
     with bare_rig.plane.scheduler() as scheduler:
         bare_rig.plane.programs[SCHEDULER] = scheduler
@@ -53,15 +49,7 @@ def rig(bare_rig: Rig) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def node(rig: Rig, h100: GpuNode) -> DraNode:
-    account = rig.plane.root / ACCOUNT
-    account.mkdir(exist_ok=True)
-    # Of the node, as a pod's is: the API server lets it write into the status of the node's claims.
-    bound = ("--bound-object-kind=Node", f"--bound-object-name={NODE}") if kubernetes() >= (1, 33) else ()
-    token = rig.kubectl("create", "token", ACCOUNT, "--namespace=kube-system", "--duration=2h", *bound)
-    (account / "token").write_text(token)
-    shutil.copy(rig.plane.ca, account / "ca.crt")
-    STATE.mkdir(exist_ok=True)
-    return DraNode(rig, h100, account)
+    return dra_node(rig, h100)
 
 
 @pytest.fixture(autouse=True)

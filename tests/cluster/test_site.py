@@ -25,8 +25,8 @@ from cluster.matrix import Ran
 from cluster.node import STATE, GpuNode, pod
 from cluster.rig import MANIFESTS, NODE, PODS, Rig, kubernetes
 from cluster.site import IMAGE, Site
+from cluster.test_attacks import Asking, tenant
 from cluster.test_attacks import namespace as namespace
-from cluster.test_attacks import tenant
 from sim.cluster.client import until
 
 CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
@@ -135,7 +135,7 @@ def test_a_tenant_fills_no_more_than_all_accounts_may_take(
     rig: Rig, node: GpuNode, site: Site, namespace: Rig, ran: Ran
 ) -> None:
     accounts = STATE / "containers"
-    with tenant(rig, "fill-again") as it:
+    with tenant(Asking(rig), "fill-again") as it:
         assert it.account.stat().st_dev == accounts.stat().st_dev != STATE.stat().st_dev
         bound = os.statvfs(accounts)
         assert bound.f_blocks * bound.f_frsize == ACCOUNTS_MIB << 20
