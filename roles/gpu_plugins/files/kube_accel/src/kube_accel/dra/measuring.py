@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
+from kube_accel.dra.feedback import ClaimFeedback
 from kube_accel.dra.metering import ClaimMetering
 from kube_accel.dra.options import DraOptions
 from kube_accel.dra.pods import ClaimPods
 from kube_accel.dra.preparer import Preparer
 from kube_accel.dra.shares import Shares
+from kube_accel.kube.cgroups import Places
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.podresources import PodResourcesClient
 from kube_accel.metrics.collector import Collector, CollectorOptions
@@ -49,6 +51,11 @@ class Measuring:
         )
         self._collector = Collector(collecting, gpus, self._metering.tenancy(), LedgerBooks(ledger), services)
         self._metering.on_change = self._collector.changed
+        self._feedback: ClaimFeedback | None = None
+        if pods is not None and shares.containers is not None:
+            processes = gpus.usage, Places(options.proc_root).of
+            known = self._metering.seen, partial(_gpus, gpus)
+            self._feedback = ClaimFeedback(shares, shares.containers, *known, pods, processes)
 
     @property
     def pages(self) -> Mapping[str, Callable[[], bytes]]:
@@ -59,6 +66,8 @@ class Measuring:
         """Yield threads to run, each with a name."""
         yield "tenants", partial(self._metering.run, stop)
         yield "metrics", partial(self._collector.run, stop)
+        if self._feedback is not None:
+            yield "feedback", partial(self._feedback.run, stop)
 
     def changed(self) -> None:
         """Note that claims were prepared or released just now. Returns at once."""

@@ -74,6 +74,10 @@ class ClaimMetering:
         owner = self._pods.owner if self._pods is not None else None
         return Tenancy(self.holdings, owner, self._accounts, lambda: refused(self._ledger))
 
+    def seen(self) -> tuple[Mapping[str, PreparedClaim], Mapping[str, Tenant]]:
+        """Return the prepared claims at the last look, and the tenant of each, both by the claim's UID."""
+        return self._seen
+
     def changed(self) -> None:
         """Note that claims were prepared or released just now. Returns at once."""
         self._wake.set()

@@ -122,15 +122,24 @@ class Shares:
                 pairs[uid].append((policy, account))
         return {uid: denied(mine) for uid, mine in pairs.items()}
 
+    @property
+    def containers(self) -> Containers | None:
+        """Return the files of all shares; None where there are none."""
+        return self._interposer.containers if self._interposer is not None else None
+
+    def policies(self, claims: Mapping[str, PreparedClaim]) -> dict[str, tuple[str, Policy, bool]]:
+        """Return the policies there are, by the key of their files: the claim's UID, the policy, if it is complete."""
+        if self._interposer is None:
+            return {}
+        keys = {_key(uid, request): uid for uid, claim in claims.items() for request, _ in _requests(claim)}
+        read = self._interposer.containers.read_all(keys)
+        return {key: (keys[key], policy, complete) for key, (policy, complete) in read.items() if policy.limits}
+
     def _policies(self, claims: Mapping[str, PreparedClaim]) -> Iterator[tuple[str, str, Policy, Containers]]:
         """Yield the policies there are: the claim's UID, the key of the files, what they say, and who reads them."""
-        if self._interposer is None:
-            return
-        containers = self._interposer.containers
-        keys = {_key(uid, request): uid for uid, claim in claims.items() for request, _ in _requests(claim)}
-        for key, (policy, _) in containers.read_all(keys).items():
-            if policy.limits:
-                yield keys[key], key, policy, containers
+        if self.containers is not None:
+            for key, (uid, policy, _) in self.policies(claims).items():
+                yield uid, key, policy, self.containers
 
     def _limit(self, request: str, uuid: str, portions: Iterable[Portion | None]) -> Limit:
         sizes = [(portion.cores, portion.memory_bytes) for portion in portions if portion is not None]

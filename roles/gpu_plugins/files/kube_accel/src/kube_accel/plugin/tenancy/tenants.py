@@ -7,14 +7,13 @@ import logging
 import math
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers
 from kube_accel.enforce.overrides import Override, Settled, Tenant, settle
-from kube_accel.enforce.policy import Account, Feedback, Limit, Policy, Use, feedback_for, limits_for, uncounted
+from kube_accel.enforce.policy import Limit, Policy, Use, limits_for
 from kube_accel.kube.cgroups import Place
 from kube_accel.model import Gpu, GpuUsage, Share
 from kube_accel.plugin.allocation.ledger import Ledger
@@ -22,16 +21,8 @@ from kube_accel.plugin.allocation.pods import NodePods
 from kube_accel.plugin.allocation.start_check import Devices
 from kube_accel.plugin.kubelet.holdings import Holder
 from kube_accel.plugin.tenancy.abuse import SENTENCES, Offences
-from kube_accel.plugin.tenancy.running import (
-    Parts,
-    Running,
-    denied,
-    keys_of,
-    pod_of,
-    refusals,
-    sharing_of,
-    used_bytes,
-)
+from kube_accel.plugin.tenancy.feedback import Accounts, Feedbacks, Policies, Usage
+from kube_accel.plugin.tenancy.running import Running, denied, keys_of, pod_of, refusals
 from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE
 
@@ -42,17 +33,6 @@ _REST_SECONDS = 3.0
 """Seconds from one look to the next while nothing is written."""
 _LOOK_SECONDS = 2.5
 """Seconds from one look at the files to the next: no other process should have changed them."""
-_NVML_SECONDS = 0.9
-"""How long an answer may take: it would be of no use a second later."""
-
-_Policies = Mapping[str, Policy]
-"""What containers were sent, by key."""
-
-_Accounts = Mapping[str, Account]
-"""What they say of themselves."""
-
-Usage = Callable[[Collection[str], float], Mapping[str, GpuUsage] | None]
-"""What processes have of these GPUs; None when there is no answer within so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +74,6 @@ class Tenants:
         self._containers = containers
         self._ledger = ledger
         self._pods = pods
-        self._usage = processes.usage
         self._place_of = processes.place_of
         self._rules = rules
         self._report = report
@@ -110,10 +89,7 @@ class Tenants:
         self._pods_version = -1
         """Version of the pods at the last look."""
         self._overrides: tuple[Override, ...] = ()
-        self._uncounted: dict[tuple[str, str], int] = {}
-        self._resting: Set[str] = frozenset()
-        """GPUs on which nothing ran at the last look."""
-        self._sharing = sharing_of((), {})
+        self._feedbacks = Feedbacks(containers, processes.usage, self._owners)
         self._look_at = -math.inf
         self._counted: dict[str, tuple[int, ...]] = {}
         """Refusals that were counted last, by key."""
@@ -178,7 +154,7 @@ class Tenants:
             self._meet_pods()
             keys = {entry.key for entry in running}
             self._counted = {key: found for key, found in self._counted.items() if key in keys}
-            self._uncounted = {pair: found for pair, found in self._uncounted.items() if pair[0] in keys}
+            self._feedbacks.keep(keys)
         self._wake.set()
 
     def _meet_pods(self) -> None:
@@ -217,7 +193,7 @@ class Tenants:
             for limit, use in zip(policies[entry.key].limits, uses[entry.key], strict=True)
         }
 
-    def _read(self, running: Iterable[Running]) -> tuple[_Policies, _Accounts]:
+    def _read(self, running: Iterable[Running]) -> tuple[Policies, Accounts]:
         told = self._containers.read_all([entry.key for entry in running])
         policies = {key: policy for key, (policy, _) in told.items()}
         found = {key: self._containers.account(key, policy) for key, policy in policies.items()}
@@ -255,14 +231,14 @@ class Tenants:
         if thorough:
             self._trim(running, policies)
         running = tuple([entry for entry in running if entry.key in policies])
-        seen, accounts = self._look(running, policies, gpus)
+        seen, accounts = self._feedbacks.look(running, policies, gpus)
         now = time.monotonic_ns()
         news = []
         for entry in running:
             if entry.key in self._containers.kept_from_us:
                 continue  # tried again at the next look
             limits = self._wanted(entry, policies[entry.key], settled)
-            change = self._news(*read[entry.key], limits, seen.get(entry.key, {}), now)
+            change = self._feedbacks.news(*read[entry.key], limits, seen.get(entry.key, {}), now)
             if change is not None:
                 news.append((entry, limits, change))
         if news:
@@ -286,32 +262,10 @@ class Tenants:
             for old in policy.limits
         )
 
-    def _news(
-        self,
-        before: Policy,
-        complete: bool,
-        limits: tuple[Limit, ...],
-        told: Mapping[str, Feedback],
-        now: int,
-    ) -> Callable[[Policy], Policy] | None:
-        """Return what has to become of a container's policy; None when it says this already."""
-        feedback = feedback_for([limit.uuid for limit in limits], told) if told else before.feedback
-        # Feedback may grow old on a GPU where nothing runs: no process is there to read it.
-        aged = told and not (told.keys() <= self._resting and feedback == before.feedback)
-        if limits == before.limits and complete and not aged:
-            return None
-
-        def change(current: Policy) -> Policy:
-            if not told:
-                return replace(current, limits=limits)
-            return Policy(limits, feedback, now, current.layout)
-
-        return change
-
     def _write(
         self,
         news: Iterable[tuple[Running, tuple[Limit, ...], Callable[[Policy], Policy]]],
-        policies: _Policies,
+        policies: Policies,
     ) -> None:
         """Change these policies."""
         try:
@@ -340,7 +294,7 @@ class Tenants:
         memory = {uuid: gpu.memory_bytes for uuid, gpu in self._gpus.items()}
         return settle(self._overrides, tenants, memory, self._rules.limits_cores)
 
-    def _trim(self, running: Iterable[Running], policies: _Policies) -> None:
+    def _trim(self, running: Iterable[Running], policies: Policies) -> None:
         """Have accounts repaired, those too of init containers, which kubelet does not list."""
         keys = {entry.key for entry in running} | self._containers.keys()
         self._started = {key: holder for key, holder in self._started.items() if key in keys}
@@ -359,51 +313,6 @@ class Tenants:
             if self._offences.count(holder):
                 self._abused(holder, wrong)
 
-    def _look(
-        self, running: tuple[Running, ...], policies: _Policies, gpus: Mapping[str, Gpu]
-    ) -> tuple[Mapping[str, Mapping[str, Feedback]], _Accounts]:
-        """Return what NVML sees of containers, by key and then by UUID, and their accounts after that."""
-        sharing = self._sharing
-        if sharing.running != running or sharing.gpus is not gpus:
-            sharing = self._sharing = sharing_of(running, gpus)
-        found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
-        for entry in running:
-            for limit in policies[entry.key].limits:
-                # No other container is there, whether NVML answers or not.
-                if limit.soft_cores and len(sharing.on.get(limit.uuid, ())) == 1:
-                    found[entry.key][limit.uuid] = Feedback(others_permille=0)
-        # An account is of no interest while nothing runs.
-        busy = {entry.key for uuid in sharing.watched if uuid not in self._resting for entry in sharing.on[uuid]}
-        before = self._containers.accounts({key: policies[key] for key in busy})
-        usage = (self._usage(sharing.watched, _NVML_SECONDS) if sharing.watched else None) or {}
-        after = self._containers.accounts(policies)
-        self._resting = {uuid for uuid, told in usage.items() if not told.memory and not told.time}
-        for uuid, told in usage.items():
-            resting = uuid in self._resting
-            part = Parts(told, {} if resting else self._owners(sharing.pods.get(uuid, {}), told))
-            for entry in sharing.on[uuid]:
-                if not (entry.uid or resting):
-                    continue  # which processes are its own is not known, and that is not none
-                key, policy = entry.key, policies[entry.key]
-                used = 0 if resting else used_bytes(policy, after.get(key), uuid)
-                if used is not None:
-                    first = used_bytes(policy, before.get(key), uuid)
-                    told_of = self._feedback((key, uuid), part, used if first is None else first, used)
-                    alone = len(sharing.on[uuid]) == 1
-                    found[key][uuid] = told_of._replace(others_permille=0) if alone else told_of
-        return found, after
-
-    def _feedback(self, pair: tuple[str, str], part: Parts, before: int, after: int) -> Feedback:
-        extra = None
-        memory = part.memory.get(pair[0], 0)
-        if memory is not None:
-            extra = uncounted(memory, before, after, self._uncounted.get(pair))
-            self._uncounted[pair] = max(0, memory - max(before, after))
-        if part.total is None:
-            return Feedback(extra)
-        own = part.time.get(pair[0], 0)
-        return Feedback(extra, min(1000, 10 * own), min(1000, 10 * (part.total - own)))
-
     def _owners(self, pods: Mapping[str, tuple[Running, ...]], told: GpuUsage) -> dict[int, str]:
         """Return the key of the container that each process on a GPU belongs to, of those of these pods."""
         found = {}
@@ -418,7 +327,7 @@ class Tenants:
                 found[pid] = candidates[0].key
         return found
 
-    def _count(self, running: Collection[Running], policies: _Policies, accounts: _Accounts) -> None:
+    def _count(self, running: Collection[Running], policies: Policies, accounts: Accounts) -> None:
         """Add to the ledger what was refused since it was looked at last."""
         news = set()
         for entry in running:
