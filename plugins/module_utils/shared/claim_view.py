@@ -10,7 +10,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from .api_json import ANY, ODD, of_each, shaped
 from .inventory_annotation import WHOLE, GpuView, Tenant
@@ -25,6 +38,8 @@ CLAIM = "resourceclaim/"
 KINDS = ("ResourceSlice", "ResourceClaim")
 API_VERSION = "resource.k8s.io/v1"
 _DEVICE = re.compile(r"gpu-([0-9]{2,4})(-mig-[a-z0-9-]+)?\Z")
+_FIXED = re.compile(r"gpu-([0-9]{2,4})-[0-9]{1,3}of([1-9][0-9]{0,2})\Z")
+"""A device that is one of so many equal shares of a GPU."""
 _SICK = f"its device has the taint {DRA_TAINT}; the node's condition GpusHealthy says why"
 _CLASSES = (DRA_DRIVER, DRA_SHARE_CLASS, DRA_MIG_CLASS)
 
@@ -139,7 +154,8 @@ class ClaimedGpus:
             return (), "its driver has published no GPUs; look at its pod kube-accel-dra in kube-system"
         latest = max(each.generation for each in slices)
         slices = [each for each in slices if each.generation == latest]
-        gpus = _joined(self._with(each.pool, device, gpu) for each in slices for device, gpu in each.gpus.items())
+        shown = [(device, self._with(each.pool, device, gpu)) for each in slices for device, gpu in each.gpus.items()]
+        gpus = _joined(_whole(shown))
         lacks = len(slices) < max(each.of for each in slices)
         problem = "its driver is publishing its GPUs, of which some are not there yet" if lacks else ""
         return tuple(sorted(gpus, key=lambda gpu: gpu.index)), problem
@@ -160,10 +176,25 @@ class ClaimedGpus:
     def _with(self, pool: str, device: str, gpu: GpuView) -> GpuView:
         tenants = []
         for one in self._given.get((pool, device), []):
-            tenant = replace(one.tenant, cores=WHOLE, memory_bytes=gpu.memory_bytes) if one.whole else one.tenant
+            fixed = _FIXED.match(device)
+            cores = WHOLE // int(fixed.group(2)) if fixed else WHOLE
+            tenant = replace(one.tenant, cores=cores, memory_bytes=gpu.memory_bytes) if one.whole else one.tenant
             place = gpu.uuid, tenant.namespace, tenant.pod, tenant.container
             tenants.append(replace(tenant, used_bytes=self._used.get(place)))
         return replace(gpu, tenants=tuple(tenants))
+
+
+def _whole(devices: Iterable[Tuple[str, GpuView]]) -> Iterator[GpuView]:
+    """Yield devices, and of a GPU's fixed shares one with all their tenants, as large as they are together."""
+    cut: Dict[str, GpuView] = {}
+    for name, device in devices:
+        if not _FIXED.match(name):
+            yield device
+            continue
+        before = cut.get(device.uuid, replace(device, memory_bytes=0, tenants=()))
+        memory, tenants = before.memory_bytes + device.memory_bytes, (*before.tenants, *device.tenants)
+        cut[device.uuid] = replace(before, memory_bytes=memory, tenants=tenants)
+    yield from cut.values()
 
 
 def _joined(devices: Iterable[GpuView]) -> Iterator[GpuView]:
@@ -193,15 +224,20 @@ def _slice(item: _Item) -> Optional[_Slice]:
     if item["spec"]["driver"] != DRA_DRIVER:
         return None
     spec = shaped(item, _OURS)["spec"]
-    gpus = {device["name"]: _gpu(device) for device in spec.get("devices") or () if _DEVICE.match(device["name"])}
+    gpus = {device["name"]: _gpu(device) for device in spec.get("devices") or () if _known(device["name"])}
     pool = spec["pool"]
     return _Slice(spec["nodeName"], pool["name"], pool["generation"], pool["resourceSliceCount"], gpus)
 
 
+def _known(device: str) -> Optional[re.Match[str]]:
+    """Return the match of a device's name, of which the first group is the GPU's index; None for another device."""
+    return _DEVICE.match(device) or _FIXED.match(device)
+
+
 def _gpu(device: _Item) -> GpuView:
-    attributes, name = device["attributes"], _DEVICE.match(device["name"])
+    attributes, name = device["attributes"], _known(device["name"])
     sick = any(taint["key"] == DRA_TAINT for taint in device.get("taints") or ())
-    is_mig = name is not None and name.group(2) is not None
+    is_mig = name is not None and name.re is _DEVICE and name.group(2) is not None
     mig = (attributes["profile"]["string"],) if is_mig else ()
     return GpuView(
         attributes["parentUUID" if is_mig else "uuid"]["string"],

@@ -137,6 +137,19 @@ def test_shares_and_whole_gpus_are_told_with_their_containers() -> None:
     )
 
 
+def test_gpu_of_fixed_shares_is_told_once_with_their_containers() -> None:
+    parts = [
+        {**device(0), "name": f"gpu-00-{place}of4", "capacity": {"memory": {"value": "20Gi"}}} for place in range(1, 5)
+    ]
+    claims = [claim("one", "a", portion=None), claim("two", "b", portion=None)]
+    for place, each in enumerate(claims, 2):
+        each["status"]["allocation"]["devices"]["results"][0]["device"] = f"gpu-00-{place}of4"
+    pods = [pod(name, {"mine": each}, "main") for name, each in (("a", "one"), ("b", "two"))]
+    found = seen(claims, *pods, slice_=slices(*parts, device(1)))
+    assert [(gpu.index, gpu.memory_bytes // GIB) for gpu in found.nodes[0].gpus] == [(0, 80), (1, 80)]
+    assert tenants(found) == [("a", "main", 25, 20), ("b", "main", 25, 20)]
+
+
 @pytest.mark.parametrize(
     ("users", "pods", "told"),
     [
