@@ -36,18 +36,27 @@ _value:
   description:
     - Whether no pod that was found is of the other plugin (C(left)), and whether a node that was found offers what the
       other plugin does (C(offered)).
+    - Whether ResourceSlices that were found have devices of the other DRA driver (C(gives)).
   type: dict
-  sample: {left: true, offered: false}
+  sample: {left: true, offered: false, gives: false}
 """
 
 from typing import Any, Callable, Dict, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.playbooks.migration import has_left, offers
+from ansible_collections.accel.kubernetes.plugins.module_utils.playbooks.migration import (
+    gives_devices,
+    has_left,
+    offers,
+)
 
 
 def migration_progress(found: Mapping[str, Any], plan: Mapping[str, Any]) -> Dict[str, bool]:
     """Return what has happened."""
-    return {"left": has_left(found, plan["uids"]), "offered": offers(found, plan["offers"])}
+    return {
+        "left": has_left(found, plan["uids"]),
+        "offered": offers(found, plan["offers"]),
+        "gives": gives_devices(found, plan["driver"]),
+    }
 
 
 class FilterModule:

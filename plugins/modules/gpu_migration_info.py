@@ -27,7 +27,7 @@ options:
       mode:
         description: Mode that the node will serve.
         type: str
-        choices: [pgpu, vgpu, mps, cgpu]
+        choices: [pgpu, vgpu, mps, cgpu, dra]
         required: true
       variables:
         description: Variables of the role gpu_plugins that may have to match the settings of the other plugin, by
@@ -119,10 +119,17 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shapes 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shown import shown, table
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, shaped
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import API_VERSION
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import NODE_MODES
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_pods import NAMESPACE
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+try:
+    from kubernetes.dynamic.exceptions import ResourceNotFoundError
+except ImportError:  # AnsibleK8SModule says what is missing.
+    ResourceNotFoundError = None
 
 try:
     import yaml
@@ -138,6 +145,13 @@ def cluster(client: K8SClient) -> migration_plan.Cluster:
         read = partial(shaped, shape=SHAPES[kind])
         return list(objects(client, kind, api_version, problems, read, **selected))
 
+    def claimed(kind: str) -> List[Dict[str, Any]]:
+        try:
+            return listed(kind, API_VERSION)
+        except ResourceNotFoundError:
+            # Kubernetes before 1.34 has none.
+            return []
+
     daemonsets = listed("DaemonSet", "apps/v1")
     files: Dict[str, Dict[str, str]] = {}
     for name in {name: None for peer in peers(daemonsets) for item in peer.plugins for name in configmaps(item)}:
@@ -149,6 +163,8 @@ def cluster(client: K8SClient) -> migration_plan.Cluster:
         daemonsets=daemonsets,
         pods=listed("Pod"),
         deployments=listed("Deployment", "apps/v1"),
+        slices=claimed("ResourceSlice"),
+        claims=claimed("ResourceClaim"),
         webhooks=listed("MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1"),
         files=files,
         problems=problems,
@@ -169,7 +185,7 @@ def main() -> None:
     """Run the module."""
     host = {
         "node": {"type": "str", "required": True},
-        "mode": {"type": "str", "choices": ["pgpu", "vgpu", "mps", "cgpu"], "required": True},
+        "mode": {"type": "str", "choices": list(NODE_MODES), "required": True},
         "variables": {"type": "dict", "default": {}},
         "memory_bytes": {"type": "int", "default": 0},
         "gpus": {"type": "list", "elements": "dict", "default": []},

@@ -92,6 +92,8 @@ class NodeSeen:
     slices: Mapping[str, Any]
     options: Mapping[str, object]
     """``container_runtime_cdi``."""
+    leaving: str = ""
+    """Another DRA driver that this run takes off the node."""
 
 
 def dra(seen: Seen) -> Dra:
@@ -194,14 +196,14 @@ def node_refusals(seen: NodeSeen) -> Iterator[Refusal]:
 def served_twice(seen: NodeSeen) -> Iterator[Refusal]:
     """Yield what gives away the GPUs of a node beside what serves it, by slices and by what kubelet offers."""
     serves, target = seen.node["serves"], seen.node["target"]
-    others = [name for name in _drivers(seen) if name in OTHER_DRA_DRIVERS]
+    others = [name for name in other_drivers(seen.slices, seen.name) if name != seen.leaving]
     if others:
         yield Refusal(
             "dra_driver",
             f"DRA driver {', '.join(others)} has ResourceSlices with GPUs of node '{seen.name}', and two would give"
             " them away. Keep that driver off the node by a node affinity, or leave the node out of gpu_nodes.",
         )
-    if DRA_MODE not in (serves, target) and DRA_DRIVER in _drivers(seen):
+    if DRA_MODE not in (serves, target) and DRA_DRIVER in _drivers(seen.slices, seen.name):
         yield Refusal(
             "dra_left",
             f"Node '{seen.name}' is not of mode dra, and DRA driver {DRA_DRIVER} has ResourceSlices with its GPUs: two"
@@ -237,10 +239,15 @@ def _lacks(seen: NodeSeen) -> Iterator[Refusal]:
         )
 
 
-def _drivers(seen: NodeSeen) -> List[str]:
-    """Return the names of the drivers with devices of the node."""
-    found = (_spec(item) for item in _of_node(seen.slices, seen.name))
-    return sorted({str(spec.get("driver")) for spec in found if spec.get("devices")})
+def other_drivers(slices: Mapping[str, Any], node: str) -> List[str]:
+    """Return the names of DRA drivers of others that give away GPUs of a node."""
+    return [name for name in _drivers(slices, node) if name in OTHER_DRA_DRIVERS]
+
+
+def _drivers(slices: Mapping[str, Any], node: str) -> List[str]:
+    """Return the names of the drivers with devices of a node."""
+    specs = (_spec(item) for item in _of_node(slices, node))
+    return sorted({str(spec.get("driver")) for spec in specs if spec.get("devices")})
 
 
 def _cdi_enabled(values: Mapping[str, object]) -> bool:

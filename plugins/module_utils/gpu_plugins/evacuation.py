@@ -12,6 +12,7 @@ from ..shared.modes import DRA_MODE
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal, messages
 from ..shared.registers import mappings, metadata_of, resources
+from .dra import other_drivers
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Seen:
     """The result for pods of the node."""
     leaving: Mapping[str, Any] = field(default_factory=dict)
     """``namespace`` and ``job`` of pods that a playbook would have removed, which a dry run only looks at."""
+    slices: Mapping[str, Any] = field(default_factory=dict)
+    """The result for ResourceSlices."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def evacuation(seen: Seen) -> Evacuation:
         purpose = f"gets the MIG configuration {mig_config}"
     else:
         purpose = reason or seen.emptying
-    by_claims = seen.node["serves"] == DRA_MODE
+    by_claims = seen.node["serves"] == DRA_MODE or bool(other_drivers(seen.slices, seen.name))
     found = holders((pod for pod in resources(seen.pods) if not _leaves(seen, pod)), by_claims)
     refusals = list(_refusals(seen, purpose, found, drain, force)) if purpose else []
     known = seen.node["serves"] in seen.modes

@@ -69,6 +69,8 @@ class Seen:
     """The result for DeviceClasses."""
     slices: Mapping[str, Any] = field(default_factory=dict)
     """The result for ResourceSlices."""
+    leaving: str = ""
+    """Another DRA driver that this run takes off the node."""
     dra: Mapping[str, Any] = field(default_factory=dict)
     """What the cluster is to have for nodes of mode dra."""
 
@@ -97,7 +99,7 @@ def preflight(seen: Seen) -> Preflight:
         _image(seen, agreed["allow_unenforced"]),
         _host(seen),
         _versions(seen),
-        node_refusals(NodeSeen(seen.name, seen.node, seen.device_classes, seen.slices, seen.options)),
+        node_refusals(NodeSeen(seen.name, seen.node, seen.device_classes, seen.slices, seen.options, seen.leaving)),
         _peers(seen) if not agreed["takeover"] else iter(()),
         _node(seen, agreed["extender_required"]),
     )
@@ -221,7 +223,7 @@ def _peers(seen: Seen) -> Iterator[Refusal]:
             f"Another device plugin is in this cluster, DaemonSet {', '.join(cluster['foreign'])}; take over its"
             " nodes with migrate.yml, remove it, or set gpu_plugins_takeover=true to serve its resources instead.",
         )
-    if cluster["foreign_classes"]:
+    if cluster["foreign_classes"] and not cluster["migrated"]:
         yield Refusal(
             "device_class",
             f"DeviceClass {', '.join(cluster['foreign_classes'])} serves the same resources by dynamic resource"

@@ -30,6 +30,11 @@ _NOTE_OPERATOR = (
     "nvidia.com/gpu, and is pending on nodes of modes other than pgpu. Label these nodes "
     "nvidia.com/gpu.deploy.operator-validator=false"
 )
+_NOTE_DRIVER = (
+    "Device classes of {} stay until it is removed, so claims for them are pending where it is on no node. Of two "
+    "classes that serve nvidia.com/gpu, Kubernetes takes the younger one. NVIDIA's DRA driver takes its compute "
+    "domains along, unless they have a DaemonSet of their own"
+)
 
 
 def notes(
@@ -50,4 +55,5 @@ def notes(
     ]
     if any(peer.kind.name == "gpu-operator" for peer in found):
         said.append(_NOTE_OPERATOR)
-    return said
+    drivers = [peer.kind.title for peer in found if peer.kind.driver]
+    return [*said, *([_NOTE_DRIVER.format(" and ".join(drivers))] if drivers else [])]

@@ -1,10 +1,11 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which other device plugins a cluster has, which nodes they are on, and how one is kept off a node and let back. Pure.
+"""Which other device plugins and DRA drivers a cluster has, on which nodes, and how one is kept off and let back. Pure.
 
 What they are known by is what their charts and manifests have: NVIDIA's k8s-device-plugin 0.20 and gpu-operator 25,
 tkestack gpu-manager 1.1, HAMi 2.10, AliyunContainerService gpushare-device-plugin, and the plugins of whole GPUs,
-gpu-manager and MPS as Alauda's hardware accelerator suite installs them.
+gpu-manager and MPS as Alauda's hardware accelerator suite installs them. Of DRA drivers, NVIDIA's
+dra-driver-nvidia-gpu 0.5 and HAMi's k8s-dra-driver 0.1.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import runs
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import (
     CGPU_LABEL,
+    DRA_MODE,
     HELD_LABEL,
     MODE_LABEL,
-    MODES,
+    NODE_MODES,
+    OTHER_DRA_DRIVERS,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
@@ -55,6 +58,8 @@ class Kind:
     """Which of our modes is most like it."""
     forget: Tuple[str, ...] = ()
     """Annotations of the node that would be believed after it has gone; it writes them again when it is back."""
+    driver: str = ""
+    """Name of its DRA driver, by which it gives GPUs to ResourceClaims; empty for a device plugin."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -66,6 +71,8 @@ KINDS: Mapping[str, Kind] = {
         Kind("hami", "HAMi", "vgpu", ("hami.io/node-handshake", "hami.io/node-nvidia-register")),
         Kind("mps", "Alauda's MPS device plugin", "mps"),
         Kind("gpushare", "Alibaba's cGPU and gpushare", "cgpu"),
+        Kind("nvidia-dra", "NVIDIA's DRA driver", DRA_MODE, driver=OTHER_DRA_DRIVERS[0]),
+        Kind("hami-dra", "HAMi's DRA driver", DRA_MODE, driver=OTHER_DRA_DRIVERS[1]),
     )
 }
 
@@ -85,8 +92,12 @@ _NAMES = (
 _MPS_PLUGIN = re.compile(r"(?:.*-)?mps-device-plugin(?:-daemonset|-ds)?\Z")
 """Names of the MPS plugin and its image, which may be a build of NVIDIA's."""
 _MPS = "mps-control-daemon"
-_DRA = ("gpu-kubelet-plugin", "nvidia-dra-plugin")
-"""Programs of NVIDIA's DRA driver that hand out GPUs, by release."""
+_DRA = {
+    "gpu-kubelet-plugin": "nvidia-dra",
+    "nvidia-dra-plugin": "nvidia-dra",
+    "hami-kubelet-plugin": "hami-dra",
+}
+"""Programs of DRA drivers that give away GPUs, not compute domains alone."""
 _PLUGINS_DIR = re.compile(r"/device-plugins/?\Z")
 
 
@@ -156,6 +167,9 @@ def _image(container: Object) -> str:
 
 def _kind(daemonset: Object) -> str:
     name = daemonset["metadata"]["name"]
+    driver = next((_DRA[each] for each in _DRA if any(runs(one, (each,)) for one in _containers(daemonset))), "")
+    if driver:
+        return driver
     if any(map(_MPS_PLUGIN.match, (name, *map(_image, _containers(daemonset))))):
         return "mps"
     images = (_IMAGES.get(_image(container)) for container in _containers(daemonset))
@@ -180,7 +194,7 @@ def peers(daemonsets: Iterable[Object]) -> List[Peer]:
         kind = _kind(item)
         if kind and _has_mps(item):
             companions.setdefault(kind, []).append(item)
-        elif kind and is_plugin(item):
+        elif kind and (is_plugin(item) or KINDS[kind].driver):
             found.setdefault(kind, []).append(item)
     return [Peer(KINDS[kind], (*items, *companions.get(kind, ()))) for kind, items in sorted(found.items())]
 
@@ -188,11 +202,6 @@ def peers(daemonsets: Iterable[Object]) -> List[Peer]:
 def strangers(daemonsets: Iterable[Object]) -> List[Object]:
     """Device plugins that are neither ours nor known, of GPUs or of anything else."""
     return [item for item in daemonsets if is_plugin(item) and not is_ours(item) and not _kind(item)]
-
-
-def gives_claims(daemonset: Object) -> bool:
-    """Return whether it is NVIDIA's DRA driver, and hands out GPUs, not compute domains alone."""
-    return any(runs(container, _DRA) for container in _containers(daemonset))
 
 
 def selects(daemonset: Object, node: Object) -> bool:
@@ -280,7 +289,7 @@ def _by_mode_label(peer: Peer) -> bool:
 
 def shares_label(peer: Peer) -> bool:
     """Return whether it chooses nodes by a value of a label by which ours choose them too."""
-    return any(value in MODES for item in peer.daemonsets for value in _mode_values(item))
+    return any(value in NODE_MODES for item in peer.daemonsets for value in _mode_values(item))
 
 
 def _mode_values(daemonset: Object) -> List[str]:

@@ -5,14 +5,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration import carry, notes, peers, resources
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration import (
+    carry,
+    claims,
+    notes,
+    peers,
+    resources,
+    strangers,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration import hami as hamis
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object, Peer
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import (
     CGPU_LABEL,
+    DRA_MODE,
     HELD_LABEL,
     MIB,
     MODE_LABEL,
@@ -31,12 +39,11 @@ _OURS: Mapping[str, str] = {
     "vgpu": "gpu-manager-daemonset",
     "mps": "nvidia-mps-device-plugin-daemonset",
     "cgpu": "cgpu-device-plugin-ds",
+    DRA_MODE: "kube-accel-dra",
 }
 """Our DaemonSets by mode."""
 _SELECTORS = ("gpu", "gpushare", "nvidia.com/gpu.present", "gaia.tencent.com/gpu-model")
 """Labels of nodes by which others choose theirs, and pods of users perhaps too."""
-_FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
-"""Annotations of pods that share GPUs by run:ai's scheduler or KAI's, and ask for no resource."""
 _AS_ITS_CHART = "its resources are taken to be those of its chart"
 
 
@@ -64,6 +71,10 @@ class Cluster:
     deployments: Sequence[Object] = ()
     webhooks: Sequence[Object] = ()
     """MutatingWebhookConfigurations."""
+    slices: Sequence[Object] = ()
+    """ResourceSlices of all drivers."""
+    claims: Sequence[Object] = ()
+    """ResourceClaims."""
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The data of ConfigMaps, by ``namespace/name``."""
     problems: Sequence[str] = ()
@@ -93,6 +104,7 @@ class _Seen:
     """By name."""
     pods: Mapping[str, Sequence[Object]]
     """By node."""
+    asked: claims.Asked
 
     def hami_of(self, serving: Sequence[Object]) -> hamis.HamiTold:
         """Return HAMi's settings, from the DaemonSet that serves a node where one does."""
@@ -119,7 +131,7 @@ def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callab
     for pod in cluster.pods:
         pods.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
     nodes = {item["metadata"]["name"]: item for item in cluster.nodes}
-    seen = _Seen(cluster, found, reader, hami, nodes, pods)
+    seen = _Seen(cluster, found, reader, hami, nodes, pods, claims.asked_by(cluster.claims))
     left = notes.notes(cluster.nodes, cluster.deployments, cluster.webhooks, found)
     return {
         "nodes": {each.node: _node(seen, each, terms) for each in wanted},
@@ -169,7 +181,7 @@ def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
     empty: Dict[str, Any] = {
         **{"state": NONE, "mode": each.mode, "from": "", "title": "", "daemonsets": [], "uids": [], "serves": False},
         **{"labels": [], "resources": [], "pods": [], "returns": [], "stranded": [], "variables": {}, "problems": []},
-        **{"off": {}, "forget": {}, "back": {}, "gone": [], "offers": ""},
+        **{"off": {}, "forget": {}, "back": {}, "gone": [], "offers": "", "driver": ""},
     }
     if node is None:
         unread = _unread(cluster, "node", each.node)
@@ -185,7 +197,8 @@ def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
     own = peers.serving(peer, node, pods) if peer else []
     hami = seen.hami_of(own)
     ours = any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets)
-    strange = "" if ours else _strange(cluster, node, pods, hami.resources)
+    strange = "" if ours else strangers.strange(cluster.daemonsets, node, pods, hami.resources)
+    strange = strange or strangers.strange_driver(cluster.slices, node, peer.kind.driver if peer else "")
     # One of ours can be given back all the same.
     if strange and not record:
         return {**empty, "state": REFUSED, "problems": [strange]}
@@ -208,19 +221,20 @@ def _served(seen: _Seen, each: Wanted, terms: Terms, peer: Peer, node: Object, e
     told = _with_hami(told, hami.excluded.get(each.node, ())) if peer.kind.name == "hami" else told
     card = _card(node, each, told, carry.memory_unit(peer, own, seen.cluster.files), hami.resources)
     card = replace(card, part_bytes=_part(peer, node, each, card))
-    asking = _pods(peer, pods, each.mode, card) if entry["serves"] else []
+    asking = _pods(seen, peer, pods, each.mode, card) if entry["serves"] else []
     returning = peers.recorded(node) and not entry["serves"]
     made = {
         **entry,
         **{"from": peer.kind.name, "title": peer.kind.title, "daemonsets": list(peer.names)},
         "offers": resources.offers(peer.kind.name, hami.resources),
+        "driver": peer.kind.driver,
         "uids": [item["metadata"].get("uid", "") for item in peer.daemonsets],
         "off": peers.node_off(peer, node, each.mode),
         "forget": {name: None for name in peer.kind.forget if name in peers.annotations_of(node)},
         "labels": _labels(peer, node, each.mode),
         "resources": _resources(peer, node, each.mode, card),
         "pods": asking,
-        "returns": _returns(peer, node, pods, each.mode, card) if returning else [],
+        "returns": _returns(seen, peer, node, pods, each.mode, card) if returning else [],
         "stranded": sorted({row["pod"] for row in asking if row["changes"]}),
     }
     if entry["state"] not in (DUE, BEGUN):
@@ -302,52 +316,9 @@ def _without(cluster: Cluster, node: Object) -> Dict[str, Any]:
     """Describes a node that none of the known plugins is on."""
     if any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets):
         return {"state": OURS}
-    offered = {name: amount for name, amount in _offered(node).items() if RESOURCE.match(name)}
-    return {"state": REFUSED, "problems": [_by_stranger(cluster, node, offered)]} if offered else {"state": NONE}
-
-
-def _offered(node: Object) -> Dict[str, Any]:
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    return {name: amount for name, amount in allocatable.items() if str(amount) != "0"}
-
-
-def _strange(cluster: Cluster, node: Object, pods: Sequence[Object], hami: resources.Hami) -> str:
-    """Return why nothing can be said of a node's GPUs: they are handed out, also or only, by something unknown."""
-    offered = _offered(node)
-    served = {name: offered[name] for name in resources.unknown(offered, hami)}
-    if served:
-        return _by_stranger(cluster, node, served)
-    claimed = [item for item in cluster.daemonsets if peers.gives_claims(item) and peers.selects(item, node)]
-    if claimed:
-        names = ", ".join(map(peers.full_name, claimed))
-        return (
-            f"DaemonSet {names} of NVIDIA's DRA driver allocates its GPUs by ResourceClaims. First keep it off the node"
-        )
-    asking = {}
-    for pod in pods:
-        names = resources.unknown({name for _container, limits in _limits(pod) for name in limits}, hami)
-        names += [name for name in _FRACTIONS if name in peers.annotations_of(pod)]
-        if names and (pod.get("status") or {}).get("phase") not in ENDED:
-            asking[peers.full_name(pod)] = names
-    return "; ".join(
-        f"pod {pod} on it has {', '.join(names)} of an unknown plugin; end the pod, and remove that plugin"
-        for pod, names in sorted(asking.items())
-    )
-
-
-def _by_stranger(cluster: Cluster, node: Object, offered: Mapping[str, Any]) -> str:
-    who = [peers.full_name(item) for item in peers.strangers(cluster.daemonsets) if peers.selects(item, node)]
-    suspects = f"; it may be DaemonSet {', '.join(who)}" if who else ""
-    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(offered.items()))
-    return (
-        f"it offers {amounts} by a plugin that is not known here{suspects}; take that one off the node and run site.yml"
-    )
-
-
-def _limits(pod: Object) -> List[Tuple[str, Mapping[str, Any]]]:
-    """Limits of each container, by its name."""
-    containers = (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
-    return [(each["name"], (each.get("resources") or {}).get("limits") or {}) for each in containers]
+    offered = {name: amount for name, amount in strangers.offered(node).items() if RESOURCE.match(name)}
+    said = strangers.by_stranger(cluster.daemonsets, node, offered) if offered else ""
+    return {"state": REFUSED, "problems": [said]} if said else {"state": NONE}
 
 
 def _problems(
@@ -449,23 +420,27 @@ def _resources(peer: Peer, node: Object, mode: str, card: resources.Card) -> Lis
     ]
 
 
-def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
+def _pods(seen: _Seen, peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
     """Return what the containers that have GPUs of the node will have to ask for."""
     return _rows(
         pods,
+        seen.asked,
         lambda limits: resources.offered_by(peer.kind.name, limits, card.hami),
         lambda limits: resources.translated(peer.kind.name, mode, limits, card),
         lambda limits: resources.granted(mode, limits, card),
     )
 
 
-def _returns(peer: Peer, node: Object, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
+def _returns(
+    seen: _Seen, peer: Peer, node: Object, pods: Sequence[Object], mode: str, card: resources.Card
+) -> List[Dict[str, Any]]:
     """Return what the containers that have our GPUs will have to ask for once the node is given back."""
     labelled = peers.labels_of(node).get(MODE_LABEL, mode)
     mode = labelled if labelled in _OURS else mode
     there = replace(card, hami=card.hami.on((node.get("status") or {}).get("allocatable") or {}))
     return _rows(
         pods,
+        seen.asked,
         lambda limits: resources.asked_of_ours(mode, limits),
         lambda limits: resources.returned(peer.kind.name, mode, limits, there),
         lambda limits: "the same as now",
@@ -474,6 +449,7 @@ def _returns(peer: Peer, node: Object, pods: Sequence[Object], mode: str, card: 
 
 def _rows(
     pods: Sequence[Object],
+    asked_by_claims: claims.Asked,
     asks: Callable[[Mapping[str, Any]], Mapping[str, int]],
     answers: Callable[[Mapping[str, Any]], resources.Answer],
     has: Callable[[Mapping[str, int]], str],
@@ -485,7 +461,7 @@ def _rows(
             continue
         owners = pod["metadata"].get("ownerReferences") or ()
         owner = next((f"{each['kind']}/{each['name']}" for each in owners if each.get("controller")), "")
-        for container, limits in _limits(pod):
+        for container, limits in claims.limits(pod, asked_by_claims):
             asked = asks(limits)
             if not asked:
                 continue

@@ -11,7 +11,19 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import BY_MODE, CORES, GIB, MIB, RESOURCE
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.claims import SHARE_OF
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import (
+    BY_MODE,
+    CORES,
+    DRA_DRIVER,
+    DRA_MIG_CLASS,
+    DRA_MODE,
+    DRA_SHARE_CLASS,
+    GIB,
+    MIB,
+    OTHER_DRA_DRIVERS,
+    RESOURCE,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import human_bytes, whole_units
 
 WHOLE = CORES
@@ -25,8 +37,16 @@ _OFFERS: Mapping[str, str] = {
     "gpu-manager": r"tencent\.com/vcuda-(?:core|memory)\Z",
     "mps": r"nvidia\.com/mps-(?:core|memory)\Z",
     "gpushare": r"aliyun\.com/gpu-(?:mem|count|core\.percentage)\Z",
+    "nvidia-dra": r"(?:share of )?(?:nvidia\.com/gpu|(?:gpu|mig|vfio\.gpu)\.nvidia\.com)\Z",
+    "hami-dra": r"(?:share of )?(?:nvidia\.com/gpu|hami-core-gpu\.project-hami\.io)\Z",
 }
-"""Names of what each kind offers and pods ask of it, but for HAMi's, which are configured."""
+"""Names of what each kind offers and pods ask of it, but for HAMi's, which are configured.
+
+Of DRA drivers, these are device classes.
+"""
+_CLASSES: Mapping[str, str] = {"nvidia-dra": OTHER_DRA_DRIVERS[0], "hami-dra": OTHER_DRA_DRIVERS[1]}
+"""Device classes of whole GPUs, by kind."""
+_MIG_CLASS = "mig.nvidia.com"
 _OTHER_MAKERS = (
     "amd",
     "intel",
@@ -48,12 +68,20 @@ _SAME: Mapping[Tuple[str, str], str] = {
     ("nvidia", "pgpu"): _OFFERS["nvidia"],
     ("gpu-operator", "pgpu"): _OFFERS["nvidia"],
     ("gpu-manager", "vgpu"): r"tencent\.com/",
+    # Kube-scheduler makes the claims of such pods.
+    ("nvidia-dra", DRA_MODE): r"nvidia\.com/gpu\Z",
+    ("hami-dra", DRA_MODE): r"nvidia\.com/gpu\Z",
+    ("nvidia-dra", "pgpu"): r"nvidia\.com/gpu\Z",
+    ("hami-dra", "pgpu"): r"nvidia\.com/gpu\Z",
 }
 """Where name and unit stay as they are."""
 DIVIDED: Mapping[str, str] = {"mps": "nvidia.com/mps-memory", "gpushare": "aliyun.com/gpu-mem"}
 """By kind, the resource of whose units a GPU has a number, and each is that part of the GPU's memory."""
 _MPS_UNITS = (GIB, 256 * MIB, MIB)
 """What a unit of memory may be to the MPS plugin, whose documents do not say."""
+
+
+_BY_CLAIM = "by a ResourceClaim; from Kubernetes 1.36 on, nvidia.com/gpu does as well"
 
 
 class Unmatched(Exception):
@@ -173,8 +201,17 @@ def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -
         return Answer(asked, _difference(asked["aliyun.com/gpu-mem"], card))
     if kind == "mps" and mode == "mps" and _mps_unit(card) in (0, GIB) and _is_ours_too(asked):
         return Answer(asked, _difference(asked.get("nvidia.com/mps-memory", 0), card))
+    if mode == DRA_MODE and set(asked) == {_MIG_CLASS}:
+        return Answer({DRA_MIG_CLASS: sum(asked.values())})
+    if kind in _CLASSES and mode == DRA_MODE and _shares(asked):
+        return Answer({DRA_SHARE_CLASS: sum(asked.values())}, "the claim has to name cores and memory")
     ask = _ask(kind, asked, card)
     return _whole(ask, mode, card) if ask.whole else _share(ask, mode, card)
+
+
+def _shares(asked: Mapping[str, int]) -> bool:
+    """Return whether a container asks a DRA driver for shares alone."""
+    return all(name.startswith(SHARE_OF) for name in asked)
 
 
 def _difference(units: int, card: Card) -> str:
@@ -209,7 +246,11 @@ def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> 
     same = _SAME.get((kind, mode))
     if not asked or (same and all(re.match(same, name) for name in asked)):
         return Answer(asked)
+    if kind == "nvidia-dra" and set(asked) == {DRA_MIG_CLASS}:
+        return Answer({_MIG_CLASS: sum(asked.values())})
     ask = _ask_of_ours(mode, asked)
+    if kind in _CLASSES and ask.whole:
+        return Answer({_CLASSES[kind]: ask.gpus})
     if kind == "hami":
         return _hami_answer(ask, card.hami)
     if kind == "gpushare":
@@ -233,13 +274,19 @@ def asked_of_ours(mode: str, limits: Mapping[str, object]) -> Dict[str, int]:
     if mode == "pgpu":
         found = {name: whole_units(amount) for name, amount in limits.items() if _OURS_WHOLE.match(name)}
         return {name: amount for name, amount in found.items() if amount}
-    found = {name: whole_units(amount) for name, amount in limits.items() if name in BY_MODE[mode][:2]}
+    names = (DRA_DRIVER, DRA_SHARE_CLASS, DRA_MIG_CLASS, "nvidia.com/gpu") if mode == DRA_MODE else BY_MODE[mode][:2]
+    found = {name: whole_units(amount) for name, amount in limits.items() if name in names}
     return {name: amount for name, amount in found.items() if amount}
 
 
 def _ask_of_ours(mode: str, asked: Mapping[str, int]) -> Ask:
     if mode == "pgpu":
         return _ask("nvidia", asked, Card())
+    if mode == DRA_MODE:
+        odd = sorted({DRA_SHARE_CLASS, DRA_MIG_CLASS} & set(asked))
+        if odd:
+            raise Unmatched(f"it has a claim for {' and '.join(odd)}; ask for what is the same there, if it has that")
+        return Ask(sum(asked.values()))
     cores, memory, unit = BY_MODE[mode]
     percent = asked.get(cores or "", 0)
     if percent and percent % WHOLE == 0:
@@ -276,6 +323,8 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
         )
     if kind == "hami":
         return _hami_ask(asked, card)
+    if kind in _CLASSES:
+        return _claimed(kind, asked)
     if card.mig == UNKNOWN:
         raise Unmatched(
             "nothing says whether nvidia.com/gpu is a GPU or a MIG device there (MIG strategy single); let feature "
@@ -294,6 +343,17 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
     if card.replicas <= 1:
         return Ask(count)
     return Ask(count, max(WHOLE // card.replicas, _LEAST_CORES), _known(card) // card.replicas)
+
+
+def _claimed(kind: str, asked: Mapping[str, int]) -> Ask:
+    """Return what a container wants that has claims for a DRA driver."""
+    odd = sorted(set(asked) - {_CLASSES[kind], "nvidia.com/gpu"})
+    if odd:
+        raise Unmatched(
+            f"nothing here stands for a claim with {', '.join(odd)} in this mode; ask for whole GPUs, or in mode "
+            f"{DRA_MODE} for {DRA_SHARE_CLASS}"
+        )
+    return Ask(sum(asked.values()))
 
 
 def _hami_ask(asked: Mapping[str, int], card: Card) -> Ask:
@@ -326,6 +386,8 @@ def _known(card: Card) -> int:
 def _whole(ask: Ask, mode: str, card: Card) -> Answer:
     if mode == "pgpu":
         return Answer({"nvidia.com/gpu": ask.gpus})
+    if mode == DRA_MODE:
+        return Answer({DRA_DRIVER: ask.gpus}, _BY_CLAIM)
     cores, memory, unit = BY_MODE[mode]
     if mode == "mps" and ask.gpus > 1:
         raise Unmatched("mode mps gives a container one GPU at most; ask for nvidia.com/gpu on nodes of mode pgpu")
@@ -339,6 +401,9 @@ def _whole(ask: Ask, mode: str, card: Card) -> Answer:
 def _share(ask: Ask, mode: str, card: Card) -> Answer:
     if mode == "pgpu":
         raise Unmatched("mode pgpu gives whole GPUs; ask for nvidia.com/gpu, or migrate the node to a mode that shares")
+    if mode == DRA_MODE:
+        memory = f" and {human_bytes(ask.memory_bytes)} of memory" if ask.memory_bytes else ""
+        return Answer({DRA_SHARE_CLASS: 1}, f"by a ResourceClaim, with {ask.cores} cores{memory} of each GPU")
     if ask.gpus > 1:
         raise Unmatched("a share is of one GPU; ask for whole ones, or for a share in each of several containers")
     name, memory, unit = BY_MODE[mode]
@@ -361,6 +426,9 @@ def granted(mode: str, limits: Mapping[str, int], card: Card) -> str:
     """Return, for a person, what a container gets that asks ours for so much."""
     if mode == "pgpu":
         return " and ".join(_granted_whole(name, amount, card) for name, amount in sorted(limits.items()))
+    if mode == DRA_MODE:
+        words = {DRA_SHARE_CLASS: "share", DRA_MIG_CLASS: "MIG device"}
+        return " and ".join(_counted(amount, words.get(name, "whole GPU")) for name, amount in limits.items())
     cores, memory, unit = BY_MODE[mode]
     percent, share = limits.get(cores or "", 0), human_bytes(limits.get(memory, 0) * unit)
     if percent and percent % WHOLE == 0:
@@ -402,4 +470,6 @@ def becomes(kind: str, mode: str, name: str, card: Card) -> str:
         return "the same"
     if mode == "pgpu":
         return "nvidia.com/gpu, whole ones"
+    if mode == DRA_MODE:
+        return f"devices of {DRA_DRIVER}, by claims"
     return " and ".join(filter(None, BY_MODE[mode][:2]))

@@ -25,7 +25,8 @@ _CONTAINER = {
     "env": [{"name!": str, "value": str, "valueFrom": _VALUE_FROM}],
     "envFrom": [{"prefix": str, "configMapRef": {"name": str}, "secretRef": {"name": str}}],
     "securityContext": {"privileged": bool},
-    **{"resources": {"limits": _AMOUNTS}, "volumeMounts": [{"name!": str, "mountPath": str, "subPath": str}]},
+    "resources": {"limits": _AMOUNTS, "claims": [{"name!": str, "request": str}]},
+    **{"volumeMounts": [{"name!": str, "mountPath": str, "subPath": str}]},
 }
 _MAP_VOLUME = {"name": str, "items": [{"key!": str, "path!": str}]}
 _EXPRESSIONS = [{"key!": str, "operator": str, "values": [str]}]
@@ -35,6 +36,8 @@ _OWNED = {
     "namespace!": str,
     "ownerReferences": [{"kind!": str, "name!": str, "uid": str, "controller": bool}],
 }
+_CLAIMS = [{"name!": str, "resourceClaimName": str}]
+_WISH = {"deviceClassName": str, "count": int, "capacity": {"requests": {}}}
 _POD = {
     **{"containers!": [_CONTAINER], "initContainers": [_CONTAINER], "nodeName": str, "nodeSelector": {ANY: str}},
     "volumes": [
@@ -43,6 +46,7 @@ _POD = {
             "projected": {"sources": [{"configMap": _MAP_VOLUME}]},
         }
     ],
+    "resourceClaims": _CLAIMS,
     "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
     "affinity": {
         "nodeAffinity": {
@@ -58,9 +62,14 @@ SHAPES: Mapping[str, Any] = {
         "status": {"allocatable": _AMOUNTS},
     },
     "DaemonSet": {"metadata": _OWNED, "spec!": {"template!": {"spec!": _POD}, "updateStrategy": {}}},
-    "Pod": {"metadata": _OWNED, "spec!": _POD, "status": {"phase": str}},
+    "Pod": {"metadata": _OWNED, "spec!": _POD, "status": {"phase": str, "resourceClaimStatuses": _CLAIMS}},
     "Deployment": {"metadata": {"name!": str, "namespace!": str}, "spec": {"template!": {"spec!": _POD}}},
     "MutatingWebhookConfiguration": {**_NAMED, "webhooks": [{"name": str}]},
     "ConfigMap": _NAMED,
+    "ResourceSlice": {**_NAMED, "spec!": {"driver!": str, "nodeName": str, "devices": [{}]}},
+    "ResourceClaim": {
+        "metadata": {"name!": str, "namespace!": str},
+        "spec": {"devices": {"requests": [{"name!": str, "exactly": _WISH, "firstAvailable": [_WISH]}]}},
+    },
 }
 """By kind, as ``api_json.shaped`` has it."""

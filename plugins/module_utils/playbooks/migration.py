@@ -49,6 +49,8 @@ class Step:
     """Whether kube-scheduler may ask an extender of the other plugin, in whose place it has to ask ours."""
     extender_coming: bool
     """Whether the run brings our extender before the node is served."""
+    driver: str
+    """The DRA driver that gives away the node's GPUs before; empty for a device plugin."""
     avoid: List[Mapping[str, Any]]
     """Patches that keep DaemonSets of the other plugin off marked nodes."""
     back: Mapping[str, Any]
@@ -69,6 +71,7 @@ def step(migration: Mapping[str, Any], name: str, terms: Terms) -> Step:
         reason=reason if due else "",
         extended=extended,
         extender_coming=extended and terms.control_planes,
+        driver=node.get("driver", "") if due else "",
         avoid=[patch for peer in theirs for patch in peer["avoid"]],
         back=_back(node, any(peer.get("shares_label") for peer in theirs)),
         refusals=list(_not_returned(node, name, terms) if terms.back and due else _not_taken(node, name, terms)),
@@ -144,6 +147,12 @@ def offers(nodes: object, names: str) -> bool:
     """Return whether a node that was found offers some of a resource whose name the expression matches."""
     found = [mapping(mapping(node.get("status")).get("allocatable")) for node in resources(nodes)]
     return any(re.match(names, name) and amount != "0" for each in found for name, amount in each.items())
+
+
+def gives_devices(slices: object, driver: str) -> bool:
+    """Return whether ResourceSlices that were found have devices of a DRA driver."""
+    specs = [mapping(item.get("spec")) for item in resources(slices)]
+    return any(spec.get("driver") == driver and spec.get("devices") for spec in specs)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,18 @@ def operator() -> Object:
     return daemonset("nvidia-device-plugin-daemonset", "gpu-operator", [container], **more)
 
 
+def dra_driver(name: str, *programs: str) -> Object:
+    """A DRA driver as the charts of NVIDIA's and HAMi's write it: each program is the end of a container's script."""
+    containers: list[Object] = [
+        {"name": f"c{number}", "image": "x", "command": ["bash", "-c"], "args": [f"# Mask the params.\n{program}"]}
+        for number, program in enumerate(programs)
+    ]
+    plugins = {"name": "plugins", "hostPath": {"path": "/var/lib/kubelet/plugins"}}
+    metadata = {"annotations": _helm(f"release-{name}", "dra")}
+    affinity = {"nodeAffinity": GPU_NODES}
+    return daemonset(name, "dra", containers, metadata=metadata, volumes=[plugins], affinity=affinity)
+
+
 def gpu_manager() -> Object:
     container = {"name": "gpu-manager", "image": "tkestack/gpu-manager:v1.1.5"}
     return daemonset(
@@ -191,6 +203,8 @@ SELECTED: dict[str, dict[str, str]] = {
     "hami": {"gpu": "on"},
     "gpushare": {"gpushare": "true"},
     "mps": {"nvidia-device-enable": "mps"},
+    "nvidia-dra": {"nvidia.com/gpu.present": "true"},
+    "hami-dra": {"nvidia.com/gpu.present": "true"},
 }
 """Labels of a node that each of them chooses."""
 DAEMONSETS = {
@@ -200,6 +214,9 @@ DAEMONSETS = {
     "hami": hami,
     "gpushare": gpushare,
     "mps": lambda: of_alauda("mps"),
+    # The first serves compute domains beside.
+    "nvidia-dra": lambda: dra_driver("nv", "compute-domain-kubelet-plugin -v 4", "gpu-kubelet-plugin -v $(V)"),
+    "hami-dra": lambda: dra_driver("hami", "hami-kubelet-plugin -v $(V)"),
 }
 
 

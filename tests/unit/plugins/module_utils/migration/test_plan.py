@@ -31,6 +31,8 @@ NATURAL = {
     "hami": "vgpu",
     "gpushare": "cgpu",
     "mps": "mps",
+    "nvidia-dra": "dra",
+    "hami-dra": "dra",
 }
 SLICED = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 MPS = {"version": "v1", "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
@@ -105,7 +107,7 @@ def test_how_to_remove_it_is_told_and_left_to_who_owns_it(kind: str, commands: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", ["pgpu", "vgpu", "mps", "cgpu"])
+@pytest.mark.parametrize("mode", ["pgpu", "vgpu", "mps", "cgpu", "dra"])
 def test_it_leaves_the_node_alone_and_comes_back_as_it_was(kind: str, mode: str) -> None:
     """Through merge patches, as the API server applies them; other nodes stay served throughout."""
     daemonset, first, second = DAEMONSETS[kind](), chosen(kind), chosen(kind, "gpu-2")
@@ -302,12 +304,13 @@ def test_pod_that_shares_by_annotation_is_refused_by_name(annotation: str) -> No
 @pytest.mark.parametrize(
     ("script", "state"), [("gpu-kubelet-plugin -v 4", "refused"), ("compute-domain-kubelet-plugin -v 4", "due")]
 )
-def test_a_driver_that_gives_gpus_by_claims_is_refused_by_name(script: str, state: str) -> None:
-    container = {"name": "x", "image": "x", "command": ["bash", "-c"], "args": [f"set -e\n{script}"]}
-    driver = objects.daemonset("dra-kubelet-plugin", "dra", [container], volumes=[])
+def test_driver_that_gives_gpus_beside_a_plugin_is_refused_by_name(script: str, state: str) -> None:
+    driver = objects.dra_driver("dra-kubelet-plugin", script)
     entry = planned([objects.nvidia(), driver], [chosen("nvidia")])["nodes"]["gpu-1"]
     assert entry["state"] == state
-    assert ("DaemonSet dra/dra-kubelet-plugin of NVIDIA's DRA driver" in str(entry["problems"])) == (state == "refused")
+    assert ("NVIDIA's DRA driver (dra/dra-kubelet-plugin) are both on it" in str(entry["problems"])) == (
+        state == "refused"
+    )
 
 
 def test_names_of_ones_own_are_no_strangers_on_nodes_of_ours() -> None:
