@@ -16,6 +16,7 @@ from ..shared.registers import mapping, mappings
 from . import placing
 from .cuda import cuda_findings
 from .delivery import ENFORCEMENT_LABEL, INTERPOSED
+from .dra import NodeSeen, served_twice
 from .mig_toolkit import mig_toolkit
 from .quotas import Quota, quotas
 
@@ -65,6 +66,8 @@ class Seen:
     """What a ``ClusterSeen`` is made of; empty where another host tells of the cluster."""
     toolkit: Mapping[str, Any] = field(default_factory=dict)
     """The result of ``nvidia_runtime`` in check mode."""
+    slices: Mapping[str, Any] = field(default_factory=dict)
+    """The result for ResourceSlices."""
     placing: Mapping[str, Any] = field(default_factory=dict)
     """What a ``PlacingSeen`` is made of, without the ``runtime``."""
 
@@ -187,6 +190,9 @@ def _serving(seen: Seen) -> Iterator[Finding]:
     if serves == target and seen.offer["missing"]:
         remedy = f"See the pod of DaemonSet {seen.plugin} on the node, and its log."
         yield Finding("blocked", "offer", f"The node offers {', '.join(seen.offer['missing'])}.", remedy)
+    # What a pod on the node gets, another may get as well.
+    for refusal in served_twice(NodeSeen(seen.name, seen.node, {}, seen.slices, seen.options)):
+        yield Finding("blocked", "offer", refusal.message)
 
 
 def _shares(seen: Seen, unlimited: Sequence[str]) -> Iterator[Finding]:

@@ -140,6 +140,29 @@ def test_a_toolkit_that_keeps_mig_from_being_cut_is_told(
     ] == [True] * told
 
 
+@pytest.mark.parametrize(
+    ("driver", "mode", "offers", "says"),
+    [
+        ("gpu.kube-accel.io", "pgpu", "2", "is not of mode dra, and DRA driver gpu.kube-accel.io has ResourceSlices"),
+        ("gpu.nvidia.com", "pgpu", "2", "DRA driver gpu.nvidia.com has ResourceSlices with GPUs of node 'node-1'"),
+        ("compute-domain.nvidia.com", "pgpu", "2", ""),
+        ("gpu.kube-accel.io", "dra", "2", "offers nvidia.com/gpu by a device plugin, and two would give away its GPUs"),
+        ("gpu.kube-accel.io", "dra", "0", ""),
+    ],
+)
+def test_gpus_that_two_give_away_are_reported(
+    evaluate: Evaluate, driver: str, mode: str, offers: str, says: str
+) -> None:
+    devices = [{"name": f"gpu-0{each}"} for each in range(2)]
+    spec = {"driver": driver, "nodeName": "node-1", "devices": devices, "pool": {"resourceSliceCount": 1}}
+    slices = {"item": {"subject": "slices"}, "resources": [{"spec": spec}]}
+    node = changed(
+        metadata={"labels": {"nvidia-device-enable": mode}}, status={"allocatable": {"nvidia.com/gpu": offers}}
+    )
+    said = findings(evaluate, node=node, gpu_plugins_mode=mode, __gpu_plugins_read={"results": [slices]})
+    assert [says in one and one.startswith("blocked offer ") for one in said] == ([True] if says else [])
+
+
 def test_node_taken_from_cgpu_by_kubectl_is_reported(evaluate: Evaluate) -> None:
     labels = {"nvidia-device-enable": "cgpu", "cgpu": "false"}
     node = changed(metadata={"labels": labels}, status={"allocatable": {"nvidia.com/gpu": "1", "cpu": "8"}})
