@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MODES
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MODES, NODE_MODES
 
 from yaml_files import document
 
@@ -44,7 +44,7 @@ def specified(variable: str) -> dict[str, Any] | None:
         assert mode
         default = re.search(r"gpu_mode \| default\('(\w+)'\)", mode["default"])
         assert default
-        return mode | {"choices": list(MODES), "default": default[1]}
+        return mode | {"choices": list(NODE_MODES), "default": default[1]}
     return None
 
 
