@@ -12,7 +12,7 @@ from ansible.plugins.loader import init_plugin_loader
 import collection  # noqa: F401 -- its code is importable from here on
 from cluster import images, matrix
 from cluster import rig as real
-from cluster.node import GPUS, STATE, TOPOLOGY, GpuNode
+from cluster.node import STATE, GpuNode, show_to_containers
 from cluster.rig import Rig
 from sim.driver import installed
 
@@ -80,12 +80,7 @@ def node(rig: Rig) -> Iterator[GpuNode]:
 
 @pytest.fixture
 def files(h100: GpuNode) -> None:
-    """What the simulated driver in a container reads of the GPUs and writes of their memory."""
-    GPUS.mkdir(exist_ok=True)
-    (GPUS / "gpusim.conf").write_text(TOPOLOGY.read_text())
-    memory = GPUS / "gpusim.conf.cuda"
-    memory.touch()
-    memory.chmod(0o666)
+    show_to_containers()
 
 
 @pytest.fixture

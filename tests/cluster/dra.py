@@ -26,6 +26,7 @@ from sim.cluster.client import until
 from unit.roles.conftest import rendered, variables_of
 
 DRIVER, SHARES, FIXED = "gpu.kube-accel.io", "share.kube-accel.io", "fixed-share.kube-accel.io"
+MIG = "mig.kube-accel.io"
 ACCOUNT = "kube-accel-dra"
 MEMORY = 80 << 30
 GROUP = "/apis/resource.k8s.io/v1"
@@ -39,6 +40,7 @@ class DraNode:
 
     def __init__(self, rig: Rig, node: GpuNode, account: Path) -> None:
         self.rig, self.node, self._account = rig, node, account
+        self.proc_root = Path("/proc")
 
     @contextmanager
     def driver(
@@ -61,6 +63,7 @@ class DraNode:
             f"--pod-resources-socket={KUBELET_ROOT}/pod-resources/kubelet.sock",
             "--metrics-interval=1",
             f"--state-dir={state}",
+            f"--proc-root={self.proc_root}",
             f"--service-account-dir={self._account}",
             f"--cdi-dir={CDI}",
             "--fixed-shares",
@@ -73,6 +76,13 @@ class DraNode:
             if wait:
                 self.wait_ready(port)
             yield program
+
+    def empty(self) -> None:
+        """Delete all pods and claims. No pod with a claim ends without a driver."""
+        with self.driver():
+            self.rig.kubectl("delete", "pods", "--all", "--now", "--wait=true")
+            self.rig.kubectl("delete", "resourceclaims", "--all", "--wait=true")
+            until(lambda: self.prepared() == {}, "all claims to be released")
 
     def wait_ready(self, port: int = 9445) -> None:
         until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the driver to be ready")
@@ -121,6 +131,14 @@ class DraNode:
         share = {"deviceClassName": SHARES, "capacity": {"requests": {"cores": str(cores), "memory": memory}}}
         first = [{"name": "whole", "deviceClassName": DRIVER}, {"name": "share", **share}]
         spec = {"devices": {"requests": [{"name": "gpus", "firstAvailable": first}]}}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+        self.rig.api.create(CLAIMS, body)
+
+    def slice(self, name: str, profile: str) -> None:
+        """Create a claim of a MIG device, selected as in one for NVIDIA's driver."""
+        selector = {"cel": {"expression": f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"}}
+        exactly = {"deviceClassName": MIG, "selectors": [selector]}
+        spec = {"devices": {"requests": [{"name": "slice", "exactly": exactly}]}}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
         self.rig.api.create(CLAIMS, body)
 

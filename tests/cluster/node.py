@@ -180,3 +180,12 @@ def pod(name: str, *limits: dict[str, str], **spec: Any) -> dict[str, Any]:
     ]
     spec = {"containers": containers, "terminationGracePeriodSeconds": 0} | spec
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def show_to_containers() -> None:
+    """Write what the simulated driver in a container reads of the GPUs and writes of their memory."""
+    GPUS.mkdir(exist_ok=True)
+    (GPUS / "gpusim.conf").write_text(TOPOLOGY.read_text())
+    memory = GPUS / "gpusim.conf.cuda"
+    memory.touch()
+    memory.chmod(0o666)

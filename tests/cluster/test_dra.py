@@ -55,11 +55,7 @@ def node(rig: Rig, h100: GpuNode) -> DraNode:
 @pytest.fixture(autouse=True)
 def _nothing_left(rig: Rig, node: DraNode) -> Iterator[None]:
     yield
-    # No pod with a claim ends without a driver.
-    with node.driver():
-        rig.kubectl("delete", "pods", "--all", "--now", "--wait=true")
-        rig.kubectl("delete", "resourceclaims", "--all", "--wait=true")
-        until(lambda: node.prepared() == {}, "all claims to be released")
+    node.empty()
 
 
 def test_pod_with_a_claim_gets_its_gpus_and_no_other(rig: Rig, node: DraNode) -> None:
