@@ -49,6 +49,13 @@ def test_one_changed_slice_keeps_the_generation() -> None:
     assert generations(found(slices, ("a",), ("c",))) == {1: ("put", 3)}
 
 
+def test_every_written_object_says_its_type() -> None:
+    """An item of a list has none."""
+    needed = found([stored(0, "a", count=2)], ("x",), ("b",))
+    types = {(body["apiVersion"], body["kind"]) for body in needed.writes.values()}
+    assert (len(needed.writes), types) == (2, {("resource.k8s.io/v1", "ResourceSlice")})
+
+
 def test_two_changed_slices_give_all_the_next_generation() -> None:
     slices = [stored(place, name, count=3) for place, name in enumerate("abc")]
     assert generations(found(slices, ("x",), ("y",), ("c",))) == dict.fromkeys(range(3), ("put", 4))

@@ -58,7 +58,7 @@ class DraHost(ApiHost):
         """As kubelet calls the driver, or its registration."""
         where = paths(self.plugins, self.registry, instance)
         path = where.registration if method.startswith("/plugin") else where.service
-        wait(path.exists, f"{path.name} to be there")
+        wait(lambda: _listens(path), f"{path.name} to be there")
         with Channel(path) as channel:
             return channel.call(method, request, reply, 30)
 
@@ -97,6 +97,12 @@ class DraHost(ApiHost):
         made = self.store.create("resourceclaims", self.namespace, {**body, "spec": {}})
         self.store.edit("resourceclaims", self.namespace, "claim", lambda claim: claim.update(status=status))
         return str(made["metadata"]["uid"])
+
+
+def _listens(path: Path) -> bool:
+    """Whether somebody does, which is a moment after the file is there."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 @pytest.fixture

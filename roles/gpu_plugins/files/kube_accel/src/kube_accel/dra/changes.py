@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kube_accel.dra.slices import DRIVER, Device, pool
 
 Slice = Mapping[str, Any]
 """A ResourceSlice as the API server has it."""
+
+_TYPE: Final = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def _updated(current: Slice, described: Mapping[str, Any], devices: Sequence[Dev
         for taint in device.get("taints") or ()
         if "timeAdded" in taint
     }
-    return {**current, "spec": {**current["spec"], "pool": dict(described), "devices": _since(devices, times)}}
+    # An item of a list has no type.
+    return {**_TYPE, **current, "spec": {**current["spec"], "pool": dict(described), "devices": _since(devices, times)}}
 
 
 def _since(devices: Iterable[Device], times: Mapping[tuple[str, str], str]) -> list[Device]:
@@ -116,8 +119,7 @@ def _since(devices: Iterable[Device], times: Mapping[tuple[str, str], str]) -> l
 
 def _created(place: int, described: Mapping[str, Any], devices: Sequence[Device], node: str) -> Slice:
     return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
+        **_TYPE,
         # By their names slices are gone through when devices are allocated.
         "metadata": {"generateName": f"{place:02x}-{DRIVER}-{node}-"},
         "spec": {"driver": DRIVER, "nodeName": node, "pool": dict(described), "devices": list(devices)},

@@ -39,7 +39,7 @@ _SHAPE: Final = {
     },
 }
 OTHERS: Final = OTHER_DRA_DRIVERS
-_LOOK: Final = 60.0
+_LOOK: Final = 15.0
 """Seconds after which the node is looked at again though nothing changed."""
 _SOON: Final = 5.0
 """The same while something else serves its GPUs."""
