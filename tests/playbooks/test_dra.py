@@ -83,7 +83,8 @@ def test_node_serves_by_slices_once(books: Playbooks, api: Api, before: set[str]
     assert (served(api), served(api, "gpu-b")) == ((8, "0"), (0, "1"))
     # The simulated cluster is older than the first version that serves them so, and does not keep sizes of shares.
     assert "DRAConsumableCapacity is off" in done.output
-    assert {each["metadata"]["name"] for each in api.get(CLASS.rpartition("/")[0])["items"]} == {"gpu.kube-accel.io"}
+    classes = {each["metadata"]["name"] for each in api.get(CLASS.rpartition("/")[0])["items"]}
+    assert classes == {"gpu.kube-accel.io", "mig.kube-accel.io"}
     assert "extendedResourceName" not in api.get(CLASS)["spec"]
 
     again = books.run("accel.kubernetes.site")
