@@ -122,6 +122,7 @@ class Driver:
         """The process and the socket that kubelet calls, once it is ready. Raises RuntimeError with its log."""
         for directory in (self._plugins, self._registry):
             directory.mkdir(exist_ok=True)
+        self._node.store.keeps_shares = True
         log, where = self._node.root / "dra.log", paths(self._plugins, self._registry, "")
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -168,10 +168,12 @@ def set_defaults(kind: Kind, body: Object) -> None:
         spec.setdefault("schedulerName", "default-scheduler")
         spec.setdefault("serviceAccountName", "default")
         body["status"].setdefault("phase", "Pending")
-    if kind.name == "ResourceSlice":
-        # This version has the feature gate of it off, and says nothing.
-        for device in dig(body, "spec.devices") or ():
-            device.pop("allowMultipleAllocations", None)
+
+
+def drop_shares(body: Object) -> None:
+    """Drop what a slice says of shares, as an API server does whose feature gate DRAConsumableCapacity is off."""
+    for device in dig(body, "spec.devices") or ():
+        device.pop("allowMultipleAllocations", None)
 
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")

@@ -26,6 +26,7 @@ from sim.cluster.kinds import (
     already_exists,
     bad_request,
     conflict,
+    drop_shares,
     forbidden,
     internal_error,
     invalid,
@@ -66,6 +67,13 @@ class Store:
         self._version = 1
         self._last: dict[str, int] = dict.fromkeys(KINDS, 1)
         self.closed = False
+        self.keeps_shares = False
+        """Whether devices that claims share are kept, as Kubernetes 1.36 does, which is newer than what this plays."""
+
+    def _complete(self, kind: Kind, body: Object) -> None:
+        set_defaults(kind, body)
+        if kind.name == "ResourceSlice" and not self.keeps_shares:
+            drop_shares(body)
 
     def close(self) -> None:
         """Wake everybody who waits: the cluster ends."""
@@ -120,7 +128,7 @@ class Store:
             metadata["generation"] = 1
         if plural != "nodes":
             body.pop("status", None)
-        set_defaults(kind, body)
+        self._complete(kind, body)
         set_quantities(kind, body)
         validate(kind, body)
         with self._changed:
@@ -172,7 +180,7 @@ class Store:
                 new |= {"status": old["status"]} if "status" in old else {}
             kept = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
             new["metadata"] = new["metadata"] | {key: old["metadata"][key] for key in kept if key in old["metadata"]}
-            set_defaults(kind, new)
+            self._complete(kind, new)
             set_quantities(kind, new)
             validate(kind, new, old)
             if "generation" in new["metadata"] and new.get("spec") != old.get("spec"):
