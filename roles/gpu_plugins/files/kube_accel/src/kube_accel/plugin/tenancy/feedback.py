@@ -71,7 +71,7 @@ class Feedbacks:
     ) -> tuple[Mapping[str, Mapping[str, Feedback]], Accounts]:
         """Return what NVML sees of containers, by key and then by UUID, and their accounts after that."""
         sharing = self._sharing
-        if sharing.running != running or sharing.gpus is not gpus:
+        if sharing.running != running or sharing.gpus != gpus:
             sharing = self._sharing = sharing_of(running, gpus)
         found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
         for entry in running:
