@@ -9,29 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cluster import images
-from cluster.control_plane import SCHEDULER
-from cluster.dra import CLAIMS, DraNode, cuda_pod, dra_node, give_classes
+from cluster.dra import CLAIMS, DraNode, cuda_pod, dra_node
 from cluster.node import NVIDIA_MAJOR, ROOT, GpuNode, show_to_containers
-from cluster.rig import PODS, Rig, has_shares, kubernetes
-from cluster.runtime import needs_cdi
+from cluster.rig import PODS, Rig, has_shares
+from cluster.test_dra import _nothing_left as _nothing_left
+from cluster.test_dra import rig as rig
 from sim.cluster.client import until
 from sim.nvml import sysfs
 from sim.nvml.topology import Topology
 
 PROC = ROOT / "gpus/proc"
-
-
-@pytest.fixture(scope="module")
-def rig(bare_rig: Rig) -> Iterator[Rig]:
-    if kubernetes() < (1, 34):
-        pytest.skip("resource.k8s.io/v1 came with Kubernetes 1.34")
-    needs_cdi()
-    give_classes(bare_rig)
-    images.load(images.cuda())
-    with bare_rig.plane.scheduler() as scheduler:
-        bare_rig.plane.programs[SCHEDULER] = scheduler
-        yield bare_rig
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +38,6 @@ def node(rig: Rig) -> Iterator[DraNode]:
         made = dra_node(rig, gpus)
         made.proc_root = PROC
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(rig: Rig, node: DraNode) -> Iterator[None]:
-    yield
-    node.empty()
 
 
 def test_three_kinds_run_on_one_node(rig: Rig, node: DraNode) -> None:

@@ -61,7 +61,6 @@ def test_gpu_is_cut_otherwise_once_its_claims_are_gone(rig: Rig, cut: DraNode) -
     rig.wait_running("quarter")
     rig.kubectl("label", "node", NODE, f"{LABEL}=0", "--overwrite")
     rest = [f"gpu-{index:02}" for index in range(1, 8)]
-    # The driver looks at its node once a minute.
     until(lambda: sorted(cut.devices()) == QUARTERS[:4] + rest, "the other GPUs to be whole")
     rig.kubectl("delete", "pod", "quarter", "--now", "--wait=true")
     rig.kubectl("delete", "resourceclaim", "quarter", "--wait=true")
