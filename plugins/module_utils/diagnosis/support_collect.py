@@ -28,18 +28,12 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.support
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_pods
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import API_VERSION, ClaimObjects
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import (
-    DRA_DRIVER,
-    DRA_MIG_CLASS,
-    DRA_SHARE_CLASS,
-)
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import DRA_CLASSES
 
 _OURS = "app.kubernetes.io/managed-by=accel.kubernetes"
 _KINDS = (("DaemonSet", "apps/v1"), ("Deployment", "apps/v1"), ("ConfigMap", "v1"))
 _BY_NAME = ("kube-accel-quota-overrides",)
 """ConfigMaps that administrators write for us."""
-_CLAIMED = (DRA_DRIVER, DRA_SHARE_CLASS, DRA_MIG_CLASS)
-"""Names by which slices, claims, and device classes are ours."""
 _LOG_LINES, _LOG_BYTES = 5000, 512 << 10
 _ALL_LOGS = 64 << 20
 """Bytes of logs in a bundle."""
@@ -98,7 +92,7 @@ def _claims(collector: Collector, claimed: Optional[ClaimObjects]) -> Dict[str, 
     classes = collector.all("DeviceClass", API_VERSION) or []
     found = {"ResourceSlice": claimed.slices, "ResourceClaim": claimed.claims, "DeviceClass": classes}
     return {
-        kind: [dict(item) for item in items if any(ours in json.dumps(item, default=str) for ours in _CLAIMED)]
+        kind: [dict(item) for item in items if any(ours in json.dumps(item, default=str) for ours in DRA_CLASSES)]
         for kind, items in found.items()
     }
 

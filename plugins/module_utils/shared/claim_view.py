@@ -25,9 +25,9 @@ from typing import (
     Tuple,
 )
 
-from .api_json import ANY, ODD, of_each, shaped
+from .api_json import ANY, ODD, checked, fit, named, of_each, shaped
 from .inventory_annotation import WHOLE, GpuView, Tenant
-from .modes import DRA_DRIVER, DRA_MIG_CLASS, DRA_MODE, DRA_SHARE_CLASS, DRA_TAINT, MODE_LABEL
+from .modes import DRA_CLASSES, DRA_DRIVER, DRA_MODE, DRA_TAINT, MODE_LABEL
 from .plugin_metrics import Place
 from .plugin_pods import PodName
 from .quantity import parse_quantity
@@ -37,11 +37,11 @@ CLAIM = "resourceclaim/"
 """Begins what stands for the pod of a claim that is no pod's alone; no pod's name has a slash."""
 KINDS = ("ResourceSlice", "ResourceClaim")
 API_VERSION = "resource.k8s.io/v1"
+CLAIMS, TEMPLATES = "resourceclaims", "resourceclaimtemplates"
 _DEVICE = re.compile(r"gpu-([0-9]{2,4})(-mig-[a-z0-9-]+)?\Z")
 _FIXED = re.compile(r"gpu-([0-9]{2,4})-[0-9]{1,3}of([1-9][0-9]{0,2})\Z")
 """A device that is one of so many equal shares of a GPU."""
 _SICK = f"its device has the taint {DRA_TAINT}; the node's condition GpusHealthy says why"
-_CLASSES = (DRA_DRIVER, DRA_SHARE_CLASS, DRA_MIG_CLASS)
 
 _POOL = {"name!": str, "generation!": int, "resourceSliceCount!": int}
 _TEXT = {"string!": str}
@@ -61,15 +61,16 @@ _RESULT = {
     "consumedCapacity": {"cores": parse_quantity, "memory": parse_quantity},
 }
 _ONE = {"deviceClassName": str, "count": int, "capacity": {"requests": {ANY: parse_quantity}}}
+_SPEC = {"devices": {"requests": [{"name!": str, "exactly": _ONE, "firstAvailable": [_ONE]}]}}
 _CLAIM = {
     "metadata!": {"namespace!": str, "name!": str},
-    "spec": {"devices": {"requests": [{"name!": str, "exactly": _ONE, "firstAvailable": [_ONE]}]}},
+    "spec": _SPEC,
     "status": {
         "allocation": {"devices": {"results": [_RESULT]}},
         "reservedFor": [{"resource!": str, "name!": str}],
     },
 }
-_NAMED = {"name!": str, "resourceClaimName": str}
+_NAMED = {"name!": str, "resourceClaimName": str, "resourceClaimTemplateName": str}
 _CONTAINER = {"name!": str, "restartPolicy": str, "resources": {"claims": [{"name!": str}]}}
 _POD = {
     "spec": {"resourceClaims": [_NAMED], "containers": [_CONTAINER], "initContainers": [_CONTAINER]},
@@ -129,6 +130,35 @@ class _Given:
 def served(nodes: Iterable[_Item]) -> bool:
     """Return whether any of these nodes is served by our DRA driver, so that slices and claims are worth reading."""
     return any(labels_of(node).get(MODE_LABEL) == DRA_MODE for node in nodes)
+
+
+def asks_for_gpus(item: _Item) -> bool:
+    """Return whether a ResourceClaim or a ResourceClaimTemplate names a device class of ours in any alternative.
+
+    Raises one of ``api_json.ODD``.
+    """
+    spec = checked(item).get("spec") or {}
+    # Of a template, the spec of its claims is one level down.
+    spec = spec.get("spec") or spec
+    fit(spec, _SPEC, named(item), ("spec",))
+    return any(
+        each.get("deviceClassName") in DRA_CLASSES
+        for request in (spec.get("devices") or {}).get("requests") or ()
+        for each in (request.get("exactly") or {}, *(request.get("firstAvailable") or ()))
+    )
+
+
+def claim_sources(pod: _Item) -> List[Tuple[str, str]]:
+    """Return where a pod's claims are from: the plural of ResourceClaim or ResourceClaimTemplate, and a name.
+
+    Raises one of ``api_json.ODD``.
+    """
+    found = []
+    for each in _claims(shaped(pod, _POD).get("spec") or {}):
+        for field, kind in (("resourceClaimName", CLAIMS), ("resourceClaimTemplateName", TEMPLATES)):
+            if each.get(field):
+                found.append((kind, each[field]))
+    return found
 
 
 class ClaimedGpus:
@@ -326,7 +356,7 @@ def _requests(item: _Item) -> Tuple[PodName, List[Request]]:
     found = []
     for request in ((item.get("spec") or {}).get("devices") or {}).get("requests") or ():
         asked = request.get("exactly") or next(iter(request.get("firstAvailable") or ()), None) or {}
-        if asked.get("deviceClassName") in _CLASSES:
+        if asked.get("deviceClassName") in DRA_CLASSES:
             amounts = (asked.get("capacity") or {}).get("requests") or {}
             cores, memory = (parse_quantity(amounts[name]) if name in amounts else None for name in ("cores", "memory"))
             count = asked.get("count")

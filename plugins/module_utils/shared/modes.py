@@ -51,6 +51,8 @@ DRA_FIXED_CLASS = "fixed-share.kube-accel.io"
 """Name of the device class by which claims ask for shares of GPUs that are cut into equal ones."""
 DRA_MIG_CLASS = "mig.kube-accel.io"
 """Name of the device class of MIG devices."""
+DRA_CLASSES = (DRA_DRIVER, DRA_SHARE_CLASS, DRA_FIXED_CLASS, DRA_MIG_CLASS)
+"""The device classes of our driver."""
 DRA_TAINT = f"{DRA_DRIVER}/unhealthy"
 """Taint of a device that is not to be given away."""
 OTHER_DRA_DRIVERS = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .asked import asked
-from .modes import RESOURCE, mode_of
+from .modes import DRA_MODE, RESOURCE, mode_of
 from .plugin_pods import node_name_of
 
 ENDED = ("Succeeded", "Failed")
@@ -55,18 +55,20 @@ def waiting_pod(
     return Waiting(metadata["namespace"], metadata["name"], node, wants, reason)
 
 
-def unplaced(item: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
+def unplaced(
+    item: Mapping[str, Any], by_claims: Callable[[Mapping[str, Any]], bool] = lambda item: False
+) -> Optional[Tuple[str, str]]:
     """Return the namespace and the mode of a pod that asks for GPUs and has no node yet; None for any other pod.
 
-    The mode of one that asks for resources of several modes is ``REFUSED``. Raises one of ``api_json.ODD`` where the
-    pod cannot be read.
+    The mode of one that asks for resources of several modes is ``REFUSED``. One that asks for none of them is of mode
+    dra if it does so ``by_claims``. Raises one of ``api_json.ODD`` where the pod cannot be read.
     """
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     if node_name_of(item) or status.get("phase") in ENDED:
         return None
     modes = {mode_of(name) for name in _wants(spec)}
     if not modes:
-        return None
+        return (metadata["namespace"], DRA_MODE) if by_claims(item) else None
     return metadata["namespace"], modes.pop() or REFUSED if len(modes) == 1 else REFUSED
 
 

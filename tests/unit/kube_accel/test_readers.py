@@ -47,6 +47,7 @@ TABLE = {
     "cli/inspect.py::_look": "unit/kube_accel/test_readers.py::test_an_odd_object_of_kubectl_costs_itself_alone",
     "cli/validate.py::check_pod_resources": _KUBELET,
     "cli/validate_shares.py::check_ledger": _KUBELET,
+    "dra/pending.py::PendingClaims._is_ours": "unit/kube_accel/dra/test_pending.py::test_odd_claim_costs_its_pod_alone",
     "dra/pods.py::ClaimPods._read": f"{_DRA}::test_odd_pod_owns_no_process_or_has_a_name",
     "dra/preparer.py::Preparer._exists": f"{_DRA}::test_odd_claim_is_refused_in_words_or_prepared",
     "dra/preparer.py::Preparer.prepare": f"{_DRA}::test_odd_claim_is_refused_in_words_or_prepared",

@@ -67,9 +67,8 @@ def test_claims_are_held_to_the_classes_that_there_are(shares: bool, number: int
     assert ("does not name cores and memory" in told) is shares
     assert ("this cluster has none" in told) is not shares
     assert ("by class fixed-share.kube-accel.io" in told) is (bool(number) and not shares)
-    (daemonset,) = (
-        item for item in objects if item["metadata"]["name"] == "kube-accel-dra" and "template" in str(item)
-    )
+    wanted = ("DaemonSet", "kube-accel-dra")
+    (daemonset,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == wanted)
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
     assert ("--shares" in container["command"]) is shares
     assert ("--fixed-shares" in container["command"]) is bool(number)

@@ -218,6 +218,10 @@ def test_objects_of_dra_exist_only_while_a_node_has_the_mode() -> None:
         assert dra(**variables).keys() == made
 
 
+def verbs_of(role: dict[str, Any], resource: str) -> list[list[str]]:
+    return [rule["verbs"] for rule in role["rules"] if rule["resources"] == [resource]]
+
+
 def test_dra_driver_is_called_where_kubelet_knows_it() -> None:
     spec = dra(gpu_mode="dra")["DaemonSet"]["spec"]
     pod = spec["template"]["spec"]
@@ -236,28 +240,37 @@ def test_dra_driver_is_called_where_kubelet_knows_it() -> None:
     assert flags["pod-resources-socket"] == f"{mounts['pod-resources']}/kubelet.sock"
     command = [program("kube-accel"), "dra", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert [flag for flag in flags if f"--{flag} " not in told] == []
+    assert [flag for flag in flags if f"--{flag}" not in told.split()] == []
 
 
 @pytest.mark.parametrize(
     ("variables", "flags"),
     [
-        ({}, ["--metrics-interval=10"]),
+        ({}, ["--metrics-interval=10", "--metrics-pending", "--metrics-pending-all"]),
+        ({"gpu_plugins_extender_coming": True}, ["--metrics-interval=10", "--metrics-pending"]),
         ({"gpu_plugins_metrics_enabled": False}, ["--metrics-interval=0"]),
         (
-            {"gpu_plugins_metrics_aliases": True, "gpu_plugins_metrics_profiling": True},
+            {
+                "gpu_plugins_metrics_aliases": True,
+                "gpu_plugins_metrics_profiling": True,
+                "gpu_plugins_metrics_pending": False,
+            },
             ["--metrics-interval=10", "--metrics-aliases", "--metrics-profiling"],
         ),
     ],
 )
 def test_dra_driver_serves_metrics_as_plugins_do(variables: dict[str, Any], flags: list[str]) -> None:
-    (container,) = dra(gpu_mode="dra", **variables)["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    found = dra(gpu_mode="dra", **variables)
+    (container,) = found["DaemonSet"]["spec"]["template"]["spec"]["containers"]
     assert [word for word in container["command"] if word.startswith("--metrics")] == flags
     assert ("add" in container["securityContext"]["capabilities"]) == ("--metrics-profiling" in flags)
+    lists = "--metrics-pending" in flags
+    assert (["list"] in verbs_of(found["ClusterRole"], "pods")) is lists
+    assert (["get"] in verbs_of(found["ClusterRole"], "resourceclaimtemplates")) is lists
 
 
 @pytest.mark.parametrize(("kept", "number", "shares"), [(True, 0, True), (False, 0, False), (False, 4, True)])
 def test_dra_driver_looks_at_processes_where_gpus_are_shared(kept: bool, number: int, shares: bool) -> None:
     found = dra(gpu_mode="dra", __gpu_plugins_kept_slice=keeping(kept), gpu_plugins_dra_fixed_shares=number)
     assert found["DaemonSet"]["spec"]["template"]["spec"].get("hostPID", False) is shares
-    assert (["pods"] in [rule["resources"] for rule in found["ClusterRole"]["rules"]]) is shares
+    assert (["get"] in verbs_of(found["ClusterRole"], "pods")) is shares

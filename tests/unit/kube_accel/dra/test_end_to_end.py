@@ -164,6 +164,19 @@ def test_claims_are_told_of_as_containers_of_device_plugins(host: DraHost) -> No
     assert [row.holder.pod for row in running(host.root / "state")] == ["a"]
 
 
+def test_pods_that_wait_for_claims_are_counted(host: DraHost) -> None:
+    devices = {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "share.kube-accel.io"}}]}
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "claim"}}
+    host.store.create("resourceclaims", host.namespace, {**claim, "spec": {"devices": devices}})
+    container = {"name": "main", "image": "cuda", "resources": {"claims": [{"name": "gpus"}]}}
+    spec = {"containers": [container], "resourceClaims": [{"name": "gpus", "resourceClaimName": "claim"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": host.namespace}, "spec": spec}
+    host.store.create("pods", host.namespace, pod)
+    host.dra("--metrics-pending")
+    told = f'accel_pending_gpu_pods{{node="{NODE}",namespace="{host.namespace}",mode="dra"}} 1'
+    wait(lambda: told in host.page("/metrics")[1], "the pod to be counted")
+
+
 def test_wiped_slices_are_back_and_sick_gpus_tainted(host: DraHost) -> None:
     host.dra()
     wait(host.slices, "the slice")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +14,7 @@ import pytest
 import trustme
 
 from kube_accel.plugin.node import pending_pods
-from kube_accel.plugin.node.pending_pods import PendingPods
+from kube_accel.plugin.node.pending_pods import PendingPods, plugin_look
 from kube_accel.plugin.node.pod_warnings import PodWarnings
 from unit.kube_accel.api_server import ApiServer, service_account, serving
 from waiting import wait
@@ -44,8 +45,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
 def pending(tmp_path: Path, server: ApiServer) -> Iterator[PendingPods]:
     """A running counter."""
     stop = threading.Event()
-    found = PendingPods(tmp_path / "account", PodWarnings("node-1", "nvidia"), stop)
-    thread = threading.Thread(target=found.run)
+    found = PendingPods(partial(plugin_look, tmp_path / "account", PodWarnings("node-1", "nvidia")))
+    thread = threading.Thread(target=found.run, args=(stop,))
     thread.start()
     yield found
     stop.set()
@@ -80,6 +81,6 @@ def test_an_odd_pending_pod_costs_itself_alone(server: ApiServer, pending: Pendi
 
 def test_without_an_api_server_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    found = PendingPods(tmp_path, PodWarnings("node-1", ""), threading.Event())
-    found.run()
+    found = PendingPods(partial(plugin_look, tmp_path, PodWarnings("node-1", "")))
+    found.run(threading.Event())
     assert not found.asked

@@ -71,5 +71,11 @@ def _options(arguments: argparse.Namespace) -> DraOptions:
         )
         if arguments.shares or arguments.fixed_shares
         else None,
-        metrics=MetricsOptions(arguments.metrics_interval, arguments.metrics_aliases, arguments.metrics_profiling),
+        metrics=MetricsOptions(
+            arguments.metrics_interval,
+            arguments.metrics_aliases,
+            arguments.metrics_profiling,
+            arguments.metrics_pending,
+            arguments.metrics_pending_all,
+        ),
     )

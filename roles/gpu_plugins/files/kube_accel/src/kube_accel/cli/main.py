@@ -172,6 +172,16 @@ def _add_dra(dra: argparse.ArgumentParser) -> None:
     _add_daemon(dra)
     _add_pod_resources(dra)
     _add_metrics(dra)
+    dra.add_argument(
+        "--metrics-pending",
+        action="store_true",
+        help="list pods: count those that wait for GPUs by claims",
+    )
+    dra.add_argument(
+        "--metrics-pending-all",
+        action="store_true",
+        help="with --metrics-pending, also count those that wait for GPUs by extended resources",
+    )
     _add_driver_files(dra.add_argument_group("what containers with GPUs get"))
     shares = dra.add_argument_group("shares of GPUs")
     shares.add_argument("--shares", action="store_true", help="let claims say how much of a GPU they want")

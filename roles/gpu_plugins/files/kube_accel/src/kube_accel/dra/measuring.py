@@ -10,6 +10,7 @@ from functools import partial
 from kube_accel.dra.feedback import ClaimFeedback
 from kube_accel.dra.metering import ClaimMetering
 from kube_accel.dra.options import DraOptions
+from kube_accel.dra.pending import PendingClaims
 from kube_accel.dra.pods import ClaimPods
 from kube_accel.dra.preparer import Preparer
 from kube_accel.dra.shares import Shares
@@ -21,6 +22,7 @@ from kube_accel.metrics.service import Service
 from kube_accel.model import Gpu
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.allocation.ledger import Ledger, Owner, this_machine
+from kube_accel.plugin.node.pending_pods import PendingPods
 from kube_accel.plugin.tenancy.metering import LedgerBooks
 from kube_accel.shared.modes import DRA_MODE
 
@@ -46,10 +48,15 @@ class Measuring:
         lister = PodResourcesClient(options.pod_resources_socket)
         self._metering = ClaimMetering(preparer.claims, lister, partial(_gpus, gpus), shares, pods, ledger)
         metrics = options.metrics
+        self._pending: PendingPods | None = None
+        if metrics.pending:
+            look = PendingClaims(client, metrics.pending_all)
+            self._pending = PendingPods(lambda: look)
         collecting = CollectorOptions(
             options.node_name, DRA_MODE, metrics.interval, options.proc_root, metrics.aliases, metrics.profiling
         )
-        self._collector = Collector(collecting, gpus, self._metering.tenancy(), LedgerBooks(ledger), services)
+        tenancy, books = self._metering.tenancy(), LedgerBooks(ledger)
+        self._collector = Collector(collecting, gpus, tenancy, books, services, self._pending)
         self._metering.on_change = self._collector.changed
         self._feedback: ClaimFeedback | None = None
         if pods is not None and shares.containers is not None:
@@ -66,6 +73,8 @@ class Measuring:
         """Yield threads to run, each with a name."""
         yield "tenants", partial(self._metering.run, stop)
         yield "metrics", partial(self._collector.run, stop)
+        if self._pending is not None:
+            yield "pending", partial(self._pending.run, stop)
         if self._feedback is not None:
             yield "feedback", partial(self._feedback.run, stop)
 

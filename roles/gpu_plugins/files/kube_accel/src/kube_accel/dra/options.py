@@ -37,6 +37,10 @@ class MetricsOptions:
     """Seconds from one collection to the next; 0 for no metrics, and no ledger."""
     aliases: bool = False
     profiling: bool = False
+    pending: bool = False
+    """Whether the cluster's pods that wait for GPUs by claims are counted."""
+    pending_all: bool = False
+    """Whether those that wait for GPUs by extended resources are, too: no extender does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,12 @@ def claim_path(namespace: str, name: str) -> str:
     return f"/apis/resource.k8s.io/v1/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
 
 
+def template_path(namespace: str, name: str) -> str:
+    """Return where the API server has a ResourceClaimTemplate."""
+    group = "/apis/resource.k8s.io/v1"
+    return f"{group}/namespaces/{quote(namespace, safe='')}/resourceclaimtemplates/{quote(name, safe='')}"
+
+
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
     """Return a context that trusts this authority, or the system's if it is None. Raises OSError."""
     context = ssl.create_default_context(cafile=ca_file)

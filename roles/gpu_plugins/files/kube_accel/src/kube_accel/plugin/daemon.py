@@ -141,7 +141,7 @@ class Daemon:
         if self._metrics is not None:
             self._start("metrics", partial(self._metrics.run, self._stop))
         if self._pending is not None:
-            self._start("pending", self._pending.run)
+            self._start("pending", partial(self._pending.run, self._stop))
         if self._shares is not None:
             for name, part in self._shares.parts(self._stop):
                 self._start(name, part)
@@ -414,11 +414,12 @@ class Daemon:
             options.metrics_profiling,
         )
         if options.metrics_pending:
-            from kube_accel.plugin.node.pending_pods import PendingPods
+            from kube_accel.plugin.node.pending_pods import PendingPods, plugin_look
             from kube_accel.plugin.node.pod_warnings import PodWarnings
 
             warnings = PodWarnings(options.node_name, options.runtime_class)
-            self._pending = PendingPods(options.service_account_dir, warnings, self._stop)
+            connect = partial(plugin_look, options.service_account_dir, warnings)
+            self._pending = PendingPods(connect)
         return Collector(collecting, self._gpus, tenancy, LedgerBooks(ledger), self._served.services, self._pending)
 
     def _record_whole(self, inventory: Inventory | None) -> None:
