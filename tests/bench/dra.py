@@ -46,6 +46,8 @@ class Effort:
 
     claims: int = 500
     failures: int = 10
+    settling_seconds: float = 15
+    """From the last claim to rest: the driver looks at its files once more."""
     idle_seconds: float = 20
 
 
@@ -178,9 +180,14 @@ def measure(effort: Effort) -> list[Result]:
             claims = Claims(node, channel)
             for _ in range(PREPARED):
                 claims.prepared()
+            spent(process.pid, effort.settling_seconds)
             say(f"dra: idle for {effort.idle_seconds:g} s")
             idle = spent(process.pid, effort.idle_seconds)
-            add("idle_cpu_ratio", idle, f"of one core, over {effort.idle_seconds:g} s, nothing was asked")
+            add(
+                "idle_cpu_ratio",
+                idle,
+                f"of one core, over {effort.idle_seconds:g} s, nothing was asked for {effort.settling_seconds:g} s",
+            )
             say(f"dra: {effort.claims} claims")
             released: list[float] = []
 

@@ -131,7 +131,7 @@ def test_plugin_bench_measures_the_shipped_command(mode):
 
 
 def test_dra_bench_measures_the_shipped_command():
-    results = measure_dra(DraEffort(claims=5, failures=1, idle_seconds=0.1))
+    results = measure_dra(DraEffort(claims=5, failures=1, settling_seconds=0, idle_seconds=0.1))
     assert [result.metric for result in results] == [
         "idle_cpu_ratio",
         "prepare_p99_seconds",

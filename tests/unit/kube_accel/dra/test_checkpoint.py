@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -34,6 +35,31 @@ def claims(checkpoint: Checkpoint) -> dict[str, PreparedClaim]:
 def test_claims_are_what_was_saved(checkpoint: Checkpoint) -> None:
     assert claims(checkpoint) == {}
     save(checkpoint, "u", CLAIM)
+    assert claims(checkpoint) == {"u": CLAIM}
+
+
+def test_instances_see_what_others_saved(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    other = Checkpoint(tmp_path, tmp_path / "boot")
+    for number in range(3):
+        save(checkpoint, f"mine-{number}", CLAIM)
+        save(other, f"others-{number}", CLAIM)
+        assert claims(checkpoint) == claims(other)
+    assert len(claims(checkpoint)) == 6
+    (tmp_path / "claims.json").unlink()
+    assert claims(checkpoint) == {}
+
+
+def test_changes_that_could_not_be_written_are_not_known(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    save(checkpoint, "u", CLAIM)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="no room"):
+            save(checkpoint, "v", CLAIM)
     assert claims(checkpoint) == {"u": CLAIM}
 
 

@@ -52,6 +52,23 @@ def test_containers_users_may_account_but_not_change_limits(containers: Containe
     assert containers.build_of(KEY) == "build-1"
 
 
+def test_files_that_are_begun_at_once_are_those_of_a_start(containers: Containers, tmp_path: Path) -> None:
+    key, others = key_of(["c::m0"]), Containers(tmp_path, tmp_path / "sys")
+    places = [
+        path.relative_to(containers.policy_path(KEY).parent) for path in containers.policy_path(KEY).parent.iterdir()
+    ]
+    for build in ("build-2", "build-3"):
+        before = containers.state_path(key).stat().st_ino if containers.state_path(key).exists() else 0
+        containers.begin(key, build, POLICY)
+        assert (others.policy(key), others.build_of(key)) == (POLICY, build)
+        assert containers.state_path(key).stat().st_ino != before
+    for place in places:
+        one, other = (containers.policy_path(each).parent / place for each in (KEY, key))
+        assert (one.stat().st_mode, one.stat().st_size) == (other.stat().st_mode, other.stat().st_size)
+        assert place.name == "build" or one.read_bytes() == other.read_bytes()
+    assert containers.keys() == {KEY, key}
+
+
 def test_a_running_container_sees_a_change_and_never_half_of_it(containers: Containers) -> None:
     with containers.policy_path(KEY).open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)

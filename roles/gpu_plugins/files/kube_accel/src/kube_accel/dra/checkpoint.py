@@ -11,14 +11,14 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from kube_accel.dra.portions import Portion
-from kube_accel.files import write_whole
+from kube_accel.files import replacing
 from kube_accel.shared.api_json import ANY, ApiJsonError, fit, read_object
 
 _log = logging.getLogger(__name__)
@@ -97,22 +97,38 @@ class Prepared:
     claims: dict[str, PreparedClaim]
     """By UID."""
     rest: Mapping[str, Any]
+    saved: Callable[[Prepared, int], None]
+    """Called with a descriptor of each file that is written."""
 
     def save(self) -> None:
         """Have the file say so, on disk. Raises OSError."""
         claims = {uid: _document(claim) for uid, claim in self.claims.items()}
         version = max((_version(each) for claim in self.claims.values() for each in claim.devices), default=1)
         document = {**self.rest, "version": version, "bootId": self.boot_id, "claims": claims}
-        write_whole(self.path, json.dumps(document, indent=1) + "\n", sync=True)
+        with replacing(self.path) as file:
+            # Indented, it would be made by Python and not by C, while a pod waits.
+            file.write(json.dumps(document).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            self.saved(self, file.fileno())
 
 
 class Checkpoint:
-    """The file, for all instances."""
+    """The file, for all instances. It is read again once it is another."""
 
     def __init__(self, state_dir: Path, boot_id: Path = BOOT_ID) -> None:
         self._path = state_dir / FILE
         self._lock = state_dir / "claims.lock"
         self._boot_id = boot_id
+        self._known: Prepared | None = None
+        self._mark: tuple[int, ...] = ()
+        """The inode, the time of the last change in nanoseconds, and the bytes of the file that says what is known."""
+        self._file = -1
+        """That file. While it is open, no other gets its inode."""
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
 
     @contextmanager
     def locked(self) -> Iterator[Prepared]:
@@ -126,10 +142,34 @@ class Checkpoint:
 
     def _read(self) -> Prepared:
         boot = self._boot_id.read_text().strip()
+        known = self._known
         try:
-            text = self._path.read_bytes()
+            if known is not None and known.boot_id == boot and _mark(self._path.stat()) == self._mark:
+                return replace(known, claims=dict(known.claims))
+            with self._path.open("rb") as file:
+                prepared = self._understood(file.read(), boot)
+                self._know(prepared, file.fileno())
         except FileNotFoundError:
-            return Prepared(self._path, boot, {}, {})
+            return self._prepared(boot)
+        if prepared.boot_id == boot:
+            return prepared
+        _log.info("the machine was rebooted, no claim is prepared", extra={"claims": len(prepared.claims)})
+        prepared = self._prepared(boot, rest=prepared.rest)
+        prepared.save()
+        return prepared
+
+    def _know(self, prepared: Prepared, file: int) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._mark = os.dup(file), _mark(os.fstat(file))
+        self._known = replace(prepared, claims=dict(prepared.claims))
+
+    def _prepared(
+        self, boot: str, claims: dict[str, PreparedClaim] | None = None, rest: Mapping[str, Any] | None = None
+    ) -> Prepared:
+        return Prepared(self._path, boot, claims or {}, rest or {}, self._know)
+
+    def _understood(self, text: bytes, boot: str) -> Prepared:
         try:
             document = read_object(text)
             version = document.get("version")
@@ -142,16 +182,15 @@ class Checkpoint:
             aside = self._path.with_suffix(".damaged")
             self._path.replace(aside)
             _log.error("the list of prepared claims is damaged", extra={"moved to": str(aside), "reason": str(error)})
-            return Prepared(self._path, boot, {}, {})
+            return self._prepared(boot)
         known = ("version", "bootId", "claims")
         rest = {key: each for key, each in document.items() if key not in known}
         claims = {uid: _claim(each) for uid, each in document["claims"].items()}
-        if document["bootId"] == boot:
-            return Prepared(self._path, boot, claims, rest)
-        _log.info("the machine was rebooted, no claim is prepared", extra={"claims": len(claims)})
-        prepared = Prepared(self._path, boot, {}, rest)
-        prepared.save()
-        return prepared
+        return self._prepared(document["bootId"], claims, rest)
+
+
+def _mark(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _version(device: PreparedDevice) -> int:

@@ -66,11 +66,21 @@ class Shares:
         for request, devices in _requests(claim):
             if self._interposer is None or self.problem:
                 raise ClaimError(f"shares cannot be given on this node: {self.problem}; delete the pod")
-            limits = tuple(self._limit(request, uuid, portions) for uuid, portions in _by_gpu(devices).items())
             try:
-                yield request, self._interposer.keep(_key(uid, request), limits, new)
+                yield request, self._interposer.keep(_key(uid, request), self._limits(request, devices), new)
             except EnforceError as error:
                 raise ClaimError(f"request {request}: {error}") from error
+
+    def around(self) -> object:
+        """Return what all edits are made of, to compare; None where none is made. Raises OSError."""
+        return self._interposer.around() if self._interposer is not None and not self.problem else None
+
+    def kept(self, uid: str, claim: PreparedClaim) -> bool:
+        """Return whether all shares of a claim have their policies and accounts. Raises ClaimError."""
+        return all(
+            self._interposer is not None and self._interposer.kept(_key(uid, request), self._limits(request, devices))
+            for request, devices in _requests(claim)
+        )
 
     def remove(self, uid: str, claim: PreparedClaim) -> None:
         """Remove the files of a claim that was released. Raises OSError."""
@@ -140,6 +150,9 @@ class Shares:
         if self.containers is not None:
             for key, (uid, policy, _) in self.policies(claims).items():
                 yield uid, key, policy, self.containers
+
+    def _limits(self, request: str, devices: Iterable[PreparedDevice]) -> tuple[Limit, ...]:
+        return tuple(self._limit(request, uuid, portions) for uuid, portions in _by_gpu(devices).items())
 
     def _limit(self, request: str, uuid: str, portions: Iterable[Portion | None]) -> Limit:
         sizes = [(portion.cores, portion.memory_bytes) for portion in portions if portion is not None]

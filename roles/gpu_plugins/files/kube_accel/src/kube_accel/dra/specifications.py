@@ -26,6 +26,9 @@ _SHARE: Final = "share-"
 _MARK: Final = {"hostPath": "/dev/null", "containerPath": WHOLE, "options": ["ro", "nosuid", "nodev", "bind"]}
 """By this the hook of a share knows that a container has a whole GPU too."""
 
+_Mark = tuple[int, int, int] | None
+"""Inode, time of the last change in nanoseconds, and bytes."""
+
 
 class ClaimSpecifications:
     """The files in the runtime's directory. Called by who has the checkpoint locked."""
@@ -35,6 +38,10 @@ class ClaimSpecifications:
         self._shares = shares
         self._documents = documents
         self._delivery = delivery
+        self._around: object = None
+        """What the files were made of at the last look: the driver's files and the host's device nodes."""
+        self._made: dict[str, tuple[PreparedClaim, tuple[_Mark, ...]]] = {}
+        """Whose files were right then, by the claim's UID, and how they were."""
 
     def write(self, uid: str, claim: PreparedClaim, inventory: Inventory, new: bool = False) -> None:
         """Have the runtime know the devices of a claim, with the driver's files as they are now.
@@ -75,10 +82,15 @@ class ClaimSpecifications:
     def match(self, claims: Iterable[tuple[str, PreparedClaim]], inventory: Inventory) -> None:
         """Have the files be those of these claims, and no others. Raises OSError."""
         held, known = tuple(claims), set[Path]()
+        around = self._things_around(inventory, [claim for _, claim in held])
+        before, self._made = (self._made if around == self._around else {}), {}
+        self._around = around
         for uid, claim in held:
             known.update(self._paths(uid))
             try:
-                self.write(uid, claim, inventory)
+                if before.get(uid) != (claim, self._marks(uid)) or not self._shares.kept(uid, claim):
+                    self.write(uid, claim, inventory)
+                self._made[uid] = claim, self._marks(uid)
             except ClaimError as error:
                 _log.warning("a CDI specification is not kept", extra={"claim": str(claim), "reason": str(error)})
         for path in self._directory.glob(f"{PREFIX}*.json"):
@@ -86,9 +98,28 @@ class ClaimSpecifications:
                 path.unlink(missing_ok=True)
         self._shares.prune(held)
 
+    def _things_around(self, inventory: Inventory, claims: Iterable[PreparedClaim]) -> object:
+        """Return what the specifications of these claims depend on, to compare. Raises OSError."""
+        portions = {each.portion is not None for claim in claims for each in claim.devices}
+        parts, version = parts_by_device(inventory).values(), inventory.driver_version
+        whole = self._documents.of(parts, version, self._delivery) if False in portions else None
+        return inventory, whole, self._shares.around() if True in portions else None
+
+    def _marks(self, uid: str) -> tuple[_Mark, ...]:
+        return tuple(map(_mark, self._paths(uid)))
+
     def _paths(self, uid: str) -> tuple[Path, Path]:
         """Return the specification of a claim's whole GPUs, and that of its shares: containers get other files."""
         return self._directory / f"{PREFIX}{uid}.json", self._directory / f"{PREFIX}{uid}.shares.json"
+
+
+def _mark(path: Path) -> _Mark:
+    """Return what tells whether a file is the one that was written; None where there is none. Raises OSError."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def device_ids(uid: str, devices: Iterable[PreparedDevice]) -> list[list[str]]:

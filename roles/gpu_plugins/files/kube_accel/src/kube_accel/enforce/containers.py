@@ -99,15 +99,25 @@ class Containers:
 
     def start(self, key: str, policy: Policy) -> None:
         """Write the limits of a container that is about to start, and an empty account. Raises OSError."""
-        directory = self._root / key
-        data, head = layouts.pack_policy(policy, 2), layouts.fresh_state(len(policy.limits), policy.layout)
         with self._spare() as spare:
-            spare.write("policy", data)
-            spare.write("state", head)
-            directory.mkdir(0o700, exist_ok=True)
-            with _writing(self._base):
-                given = Spare(directory, {name: spare.give(name, directory) for name in ("policy", "state")})
-            self._keep(key, given)
+            self._start(key, policy, spare, ("policy", "state"))
+
+    def begin(self, key: str, build: str, policy: Policy) -> None:
+        """``prepare`` and ``start`` in one: the container's limits are known as soon as it is. Raises OSError."""
+        with self._spare() as spare:
+            spare.write("build", f"{build}\n".encode())
+            self._start(key, policy, spare, ("build", "policy", "state"))
+
+    def _start(self, key: str, policy: Policy, spare: Spare, names: Iterable[str]) -> None:
+        directory = self._root / key
+        spare.write("policy", layouts.pack_policy(policy, 2))
+        spare.write("state", layouts.fresh_state(len(policy.limits), policy.layout))
+        directory.mkdir(0o700, exist_ok=True)
+        with _writing(self._base):
+            given = Spare(directory, {name: spare.give(name, directory) for name in names})
+        self._keep(key, given)
+        for file in given.files.values():
+            os.close(file)
 
     @contextmanager
     def _spare(self) -> Iterator[Spare]:

@@ -139,14 +139,24 @@ class Interposer:
         Its policy and account are made if it is ``new`` or they are not there. Raises EnforceError.
         """
         try:
-            known = None if new or not self.containers.state_path(key).exists() else self.containers.policy(key)
-            if known is None or _given(known.limits) != _given(limits):
-                self.containers.prepare(key, self._build)
-                self.containers.start(key, Policy(limits))
+            if new or not self.kept(key, limits):
+                self.containers.begin(key, self._build, Policy(limits))
             gpus = [gpu for limit in limits if (gpu := self._gpu(limit.uuid)) is not None]
             return only_edits(self._interposed(key, self.containers.build_of(key) or self._build, gpus))
         except (OSError, ValueError) as error:
             raise EnforceError(f"the container's files cannot be made: {error}") from error
+
+    def kept(self, key: str, limits: tuple[Limit, ...]) -> bool:
+        """Return whether a share with these limits has its policy and its account."""
+        known = self.containers.policy(key) if self.containers.state_path(key).exists() else None
+        return known is not None and _given(known.limits) == _given(limits)
+
+    def around(self) -> Interposed:
+        """Return what all edits are made of, to compare: the driver's files, the build, the device nodes of all GPUs.
+
+        Raises OSError.
+        """
+        return self._interposed("", self._build, self._inventory.gpus if self._inventory is not None else ())
 
     def prune(self, held: Collection[str]) -> None:
         """Forget containers other than those with these keys, a while after they were made."""
