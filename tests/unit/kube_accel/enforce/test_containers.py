@@ -52,14 +52,14 @@ def test_containers_users_may_account_but_not_change_limits(containers: Containe
     assert containers.build_of(KEY) == "build-1"
 
 
-def test_files_that_are_begun_at_once_are_those_of_a_start(containers: Containers, tmp_path: Path) -> None:
+def test_files_made_at_once_are_those_of_a_prepared_start(containers: Containers, tmp_path: Path) -> None:
     key, others = key_of(["c::m0"]), Containers(tmp_path, tmp_path / "sys")
     places = [
         path.relative_to(containers.policy_path(KEY).parent) for path in containers.policy_path(KEY).parent.iterdir()
     ]
     for build in ("build-2", "build-3"):
         before = containers.state_path(key).stat().st_ino if containers.state_path(key).exists() else 0
-        containers.begin(key, build, POLICY)
+        containers.start(key, POLICY, build)
         assert (others.policy(key), others.build_of(key)) == (POLICY, build)
         assert containers.state_path(key).stat().st_ino != before
     for place in places:

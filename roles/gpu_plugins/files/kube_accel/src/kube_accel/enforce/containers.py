@@ -97,27 +97,22 @@ class Containers:
         except OSError:
             return ""
 
-    def start(self, key: str, policy: Policy) -> None:
-        """Write the limits of a container that is about to start, and an empty account. Raises OSError."""
-        with self._spare() as spare:
-            self._start(key, policy, spare, ("policy", "state"))
+    def start(self, key: str, policy: Policy, build: str | None = None) -> None:
+        """Write the limits of a container that is about to start, and an empty account. Raises OSError.
 
-    def begin(self, key: str, build: str, policy: Policy) -> None:
-        """``prepare`` and ``start`` in one: the container's limits are known as soon as it is. Raises OSError."""
-        with self._spare() as spare:
-            spare.write("build", f"{build}\n".encode())
-            self._start(key, policy, spare, ("build", "policy", "state"))
-
-    def _start(self, key: str, policy: Policy, spare: Spare, names: Iterable[str]) -> None:
+        One with a ``build`` of the interposer need not be prepared before.
+        """
         directory = self._root / key
-        spare.write("policy", layouts.pack_policy(policy, 2))
-        spare.write("state", layouts.fresh_state(len(policy.limits), policy.layout))
-        directory.mkdir(0o700, exist_ok=True)
-        with _writing(self._base):
-            given = Spare(directory, {name: spare.give(name, directory) for name in names})
-        self._keep(key, given)
-        for file in given.files.values():
-            os.close(file)
+        with self._spare() as spare:
+            spare.write("policy", layouts.pack_policy(policy, 2))
+            spare.write("state", layouts.fresh_state(len(policy.limits), policy.layout))
+            directory.mkdir(0o700, exist_ok=True)
+            with _writing(self._base):
+                if build is not None:
+                    spare.write("build", f"{build}\n".encode())
+                    os.close(spare.give("build", directory))
+                given = Spare(directory, {name: spare.give(name, directory) for name in ("policy", "state")})
+            self._keep(key, given)
 
     @contextmanager
     def _spare(self) -> Iterator[Spare]:

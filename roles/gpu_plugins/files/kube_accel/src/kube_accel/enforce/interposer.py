@@ -140,7 +140,7 @@ class Interposer:
         """
         try:
             if new or not self.kept(key, limits):
-                self.containers.begin(key, self._build, Policy(limits))
+                self.containers.start(key, Policy(limits), self._build)
             gpus = [gpu for limit in limits if (gpu := self._gpu(limit.uuid)) is not None]
             return only_edits(self._interposed(key, self.containers.build_of(key) or self._build, gpus))
         except (OSError, ValueError) as error:
