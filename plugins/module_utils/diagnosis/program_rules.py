@@ -37,7 +37,13 @@ _FOREIGN = 512 << 20
 """Bytes of a GPU outside of pods that are worth a word."""
 _NEAR = 0.9
 """The ratio of its share from which on a container was near its limit."""
-_REFUSED = {"over the container's limit": "quota", "itself is full": "device", "limits could not be read": "policy"}
+_REFUSED = {
+    "over the container's limit": "quota",
+    "over the containers' limit": "quota",
+    "itself is full": "device",
+    "limits could not be read": "policy",
+}
+_SUBJECT = re.compile(r"containers? ([^:]{1,2000}): ")
 _FAILURES = "accel_container_gpu_alloc_failures_total"
 _OUT_OF_MEMORY = 2
 """CUDA's code, which has rules of its own."""
@@ -111,12 +117,20 @@ def _device_oom(where: str, said: Tuple[Said, ...], confidence: str) -> Finding:
 
 def _refusals(pod: Pod, container: Container, node: Optional[Node], reason: str) -> Iterator[Said]:
     for event in pod.events:
-        mine = event.reason == "GpuMemoryRefused" and event.message.startswith(f"container {container.name}: ")
+        mine = event.reason == "GpuMemoryRefused" and _about(pod, container, event.message)
         if mine and any(words in event.message and meant == reason for words, meant in _REFUSED.items()):
             yield Said("event GpuMemoryRefused", event.message)
     for sample in samples_of(node, _FAILURES, pod, container):
         if sample.labels.get("reason") == reason and sample.value > 0:
             yield Said(f"metrics of node {pod.node}", f"{sample.value:g} allocations were refused, reason {reason}")
+
+
+def _about(pod: Pod, container: Container, message: str) -> bool:
+    """Return whether an event names a container: alone, or with others that have the same claim."""
+    found = _SUBJECT.match(message)
+    return found is not None and bool(
+        {container.name, f"{pod.name}/{container.name}"} & set(found.group(1).split(", "))
+    )
 
 
 def _peak(pod: Pod, container: Container, node: Optional[Node]) -> Tuple[Said, ...]:

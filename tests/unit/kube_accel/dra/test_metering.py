@@ -10,6 +10,7 @@ import pytest
 
 from kube_accel.dra.metering import ClaimMetering
 from kube_accel.dra.pods import ClaimPods
+from kube_accel.dra.refusals import Refusals
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.policy import STATE_DEVICE, STATE_HEADER, record
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError
@@ -20,6 +21,7 @@ from kube_accel.metrics.tenancy import Account, Container, Refused
 from kube_accel.model import Share
 from kube_accel.plugin.allocation.ledger import Ledger
 from kube_accel.plugin.kubelet.holdings import Holder
+from kube_accel.plugin.node.pod_reporter import Named
 from unit.kube_accel.dra.node import ClaimNode
 from unit.kube_accel.dra.test_shares import share
 from unit.kube_accel.plugin.fakes import inventory, uuid
@@ -78,9 +80,21 @@ class Metered:
         self.preparer = self.node.preparer(self.shares)
         self.ledger = Ledger(self.node.state, "dra")
         self.claim_pods = ClaimPods(cast(KubeClient, self.pods))
+        self.events: list[tuple[str, str]] = []
         self.metering = ClaimMetering(
-            self.preparer.claims, self.kubelet, lambda: inventory(4).gpus, self.shares, self.claim_pods, self.ledger
+            self.preparer.claims,
+            self.kubelet,
+            lambda: inventory(4).gpus,
+            self.shares,
+            self.claim_pods,
+            self.ledger,
+            Refusals(self, self.claim_pods, lambda: inventory(4).gpus),
         )
+
+    def event(self, pod: Named, reason: str, message: str) -> None:
+        """Of a driver's events, the pod's UID and the message."""
+        assert reason == "GpuMemoryRefused"
+        self.events.append((pod.uid, message))
 
     def prepare(self, name: str, *results: tuple[str, str, int, int]) -> None:
         share(self.node, name, list(results) or [("gpu", "gpu-00", 30, 8)])
@@ -172,6 +186,48 @@ def test_account_is_the_tenants_whose_claim_it_is(metered: Metered) -> None:
     assert tenancy.refusals() == {Refused(MAIN, uuid(0), "quota"): 2}
     metered.metering.look()
     assert tenancy.refusals() == {Refused(MAIN, uuid(0), "quota"): 2}, "counted once"
+
+
+def test_refusals_are_told_to_the_pod_once_for_each_reason(metered: Metered) -> None:
+    metered.prepare("training")
+    metered.kubelet.lists("training", "a/main")
+    metered.pods.runs("a", "uid-a")
+    for denied in (1, 1, 5):
+        metered.report("training", 3 * GIB, 0, denied)
+        metered.metering.look()
+    told = "container main: an allocation on GPU 0 was refused: over the container's limit of 8 GiB"
+    assert set(metered.events) == {("uid-a", told)}
+
+
+def test_refusals_of_a_claim_of_several_name_them_all(metered: Metered) -> None:
+    metered.prepare("training")
+    metered.kubelet.lists("training", "a/main", "a/side", "b/main")
+    metered.pods.runs("a", "uid-a")
+    metered.pods.runs("b", "uid-b")
+    metered.report("training", 3 * GIB, 0, denied=1)
+    metered.metering.look()
+    told = "containers a/main, a/side, b/main: an allocation on GPU 0 was refused: over the containers' limit of 8 GiB"
+    assert metered.events == [("uid-a", told), ("uid-b", told)]
+
+
+def test_two_claims_of_one_pod_have_their_refusals_added(metered: Metered) -> None:
+    metered.pods.runs("a", "uid-a")
+    for name in ("first", "second"):
+        metered.prepare(name, ("gpu", "gpu-00", 30, 8))
+        metered.kubelet.lists(name, "a/main", "a/side")
+    for first, second in ((3, 1), (4, 1), (4, 2)):
+        metered.report("first", GIB, 0, first)
+        metered.report("second", GIB, 0, second)
+        metered.metering.look()
+    assert metered.metering.tenancy().refusals() == {Refused(Container("team", "a", ""), uuid(0), "quota"): 6}
+
+
+def test_refusals_are_counted_where_no_pod_is_known(metered: Metered) -> None:
+    metered.prepare("training")
+    metered.report("training", GIB, 0, denied=1)
+    metered.metering.look()
+    assert metered.metering.tenancy().refusals()
+    assert metered.events == []
 
 
 def owner(metered: Metered, uid: str, container: str = ID) -> Container | None:

@@ -147,6 +147,7 @@ COMPLAINT = {"level": "error", "message": "no driver", "reason": "12"}
 WHOLE = {"nvidia.com/gpu": "1"}
 PGPU: dict[str, Any] = {"mode": Mode.PGPU, "limits": WHOLE, "offers": {"allocatable": {"nvidia.com/gpu": "2"}}}
 OVER = "container main: an allocation on GPU 0 was refused: over the container's limit of 8 GiB"
+BOTH = "containers other/main, train/main: an allocation on GPU 0 was refused: over the containers' limit of 8 GiB"
 FULL = "container main: an allocation within the container's limit was refused: GPU 0 itself is full"
 ALONE = (Holding("team", "train", "main", 100, 80 * GIB),)
 
@@ -155,6 +156,10 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
     "quota OOM, told by an event": (
         made(log=TORCH, events=[event("GpuMemoryRefused", OVER)]),
         *("quota_oom", "certain", "limit of 8 GiB", "tencent.com/vcuda-memory"),
+    ),
+    "quota OOM of containers with one claim": (
+        made(log=TORCH, events=[event("GpuMemoryRefused", BOTH)]),
+        *("quota_oom", "certain", "limit of 8 GiB", "Ask for more"),
     ),
     "quota OOM, counted": (
         made(log=TORCH, page=refused("quota", 3)),

@@ -13,6 +13,7 @@ from kube_accel.dra.options import DraOptions
 from kube_accel.dra.pending import PendingClaims
 from kube_accel.dra.pods import ClaimPods
 from kube_accel.dra.preparer import Preparer
+from kube_accel.dra.refusals import Refusals
 from kube_accel.dra.shares import Shares
 from kube_accel.kube.cgroups import Places
 from kube_accel.kube.client import KubeClient
@@ -23,6 +24,7 @@ from kube_accel.model import Gpu
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.allocation.ledger import Ledger, Owner, this_machine
 from kube_accel.plugin.node.pending_pods import PendingPods
+from kube_accel.plugin.node.pod_reporter import Reporter
 from kube_accel.plugin.tenancy.metering import LedgerBooks
 from kube_accel.shared.modes import DRA_MODE
 
@@ -46,7 +48,11 @@ class Measuring:
         # Without shares no GPU has two tenants, and the processes of others are not to be seen.
         pods = ClaimPods(client) if shares.enforced else None
         lister = PodResourcesClient(options.pod_resources_socket)
-        self._metering = ClaimMetering(preparer.claims, lister, partial(_gpus, gpus), shares, pods, ledger)
+        self._reporter = Reporter(client, options.node_name) if pods is not None else None
+        refusals: Refusals | None = None
+        if pods is not None and self._reporter is not None:
+            refusals = Refusals(self._reporter, pods, partial(_gpus, gpus))
+        self._metering = ClaimMetering(preparer.claims, lister, partial(_gpus, gpus), shares, pods, ledger, refusals)
         metrics = options.metrics
         self._pending: PendingPods | None = None
         if metrics.pending:
@@ -73,6 +79,8 @@ class Measuring:
         """Yield threads to run, each with a name."""
         yield "tenants", partial(self._metering.run, stop)
         yield "metrics", partial(self._collector.run, stop)
+        if self._reporter is not None:
+            yield "reporter", self._reporter.run
         if self._pending is not None:
             yield "pending", partial(self._pending.run, stop)
         if self._feedback is not None:

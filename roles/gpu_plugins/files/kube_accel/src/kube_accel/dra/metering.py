@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from kube_accel.dra.checkpoint import CheckpointError, PreparedClaim
 from kube_accel.dra.pods import ClaimPods
+from kube_accel.dra.refusals import Refusals, grown
 from kube_accel.dra.shares import Shares
 from kube_accel.dra.slices import DRIVER
 from kube_accel.dra.tenants import Tenant, holdings, shares, tenants
@@ -49,8 +50,13 @@ class ClaimMetering:
         claim_shares: Shares,
         pods: ClaimPods | None,
         ledger: Ledger,
+        refusals: Refusals | None = None,
     ) -> None:
-        """``prepared`` may raise CheckpointError and OSError; ``pods`` is None where no processes are looked at."""
+        """``prepared`` may raise CheckpointError and OSError; ``pods`` is None where no processes are looked at.
+
+        ``refusals`` tells the owners of pods.
+        """
+        self._refusals = refusals
         self._prepared = prepared
         self._lister = lister
         self._gpus = gpus
@@ -124,10 +130,14 @@ class ClaimMetering:
             self.on_change()
         claims, names = self._seen
         told = self._shares.refusals(claims)
-        for uid, counts in told.items():
-            if counts != self._counted.get(uid):
-                for gpu, reasons in counts.items():
-                    self._ledger.refused(Holder(*names[uid].name), gpu, reasons)
+        news = grown(told, self._counted, {uid: tenant.name for uid, tenant in names.items()})
+        limits = self._accounts() if news else {}
+        tenants_by_name = {tenant.name: tenant for tenant in names.values()}
+        for name, counts in news.items():
+            for gpu, reasons in counts.items():
+                more = self._ledger.refused(Holder(*name), gpu, reasons)
+                if more and self._refusals is not None:
+                    self._refusals.tell(tenants_by_name[name], gpu, limits[Account(name, gpu)].limit_bytes, more)
         self._counted = told
 
     def _uid(self, holder: Holder) -> str:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from queue import SimpleQueue
+from typing import Protocol
 
 from kube_accel.kube import events
 from kube_accel.kube.api import ApiError, ApiRefusedError, pod_path
@@ -15,6 +16,8 @@ from kube_accel.plugin.allocation.pods import NodePod
 
 _log = logging.getLogger(__name__)
 
+MEMORY_REFUSED = "GpuMemoryRefused"
+"""Reason of the event about an allocation that was refused."""
 _BURST = 5
 _EVERY = 2.0
 """Seconds from one pod removed to the next, once the burst is used up: a controller must not be driven in a loop."""
@@ -23,10 +26,27 @@ _GRACE_SECONDS = 1
 """What a container has to end in whose pod is deleted for what it did."""
 
 
+class Named(Protocol):
+    """A pod that an event is about."""
+
+    @property
+    def uid(self) -> str:
+        """Return its UID."""
+
+    @property
+    def namespace(self) -> str:
+        """Return its namespace."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+
 class Reporter:
     """Talks to the API server from a thread of its own; whatever is put in here returns at once."""
 
-    def __init__(self, client: KubeClient, node: str, resources: Collection[str]) -> None:
+    def __init__(self, client: KubeClient, node: str, resources: Collection[str] = ()) -> None:
+        """``resources`` are those over which a pod may fail admission."""
         self._client = client
         self._node = node
         self._resources = resources
@@ -35,7 +55,7 @@ class Reporter:
         self._said: dict[tuple[str, str, str], None] = {}
         self._bucket = TokenBucket(_BURST, _EVERY)
 
-    def event(self, pod: NodePod, reason: str, message: str) -> None:
+    def event(self, pod: Named, reason: str, message: str) -> None:
         """Queue an Event of type Warning about a pod. The same one is sent once."""
         key = (pod.uid, reason, message)
         if key not in self._said:
@@ -101,7 +121,7 @@ class Reporter:
             # A namespace may be full of events: the pod goes all the same.
             _log.warning("not told to the API server", extra={"reason": str(error)})
 
-    def _send_event(self, pod: NodePod, reason: str, message: str) -> None:
+    def _send_event(self, pod: Named, reason: str, message: str) -> None:
         about = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         events.send(self._client, events.body(about, "Warning", reason, message, self._node))
 

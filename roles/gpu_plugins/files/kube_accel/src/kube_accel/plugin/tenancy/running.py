@@ -12,6 +12,7 @@ from kube_accel.enforce.policy import Account, Limit, Policy
 from kube_accel.model import Gpu, GpuUsage, Share
 from kube_accel.plugin.allocation.start_check import Devices, identifies
 from kube_accel.plugin.kubelet.holdings import Holder
+from kube_accel.shared.quantity import human_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,15 @@ def denied(pairs: Iterable[tuple[Policy, Account]]) -> dict[str, Counter[str]]:
             found[limit.uuid].update(limit=device.denied_limit, device=device.denied_device)
         found[policy.limits[0].uuid]["policy"] += account.denied_policy
     return found
+
+
+def refusal(reason: str, gpu: str, limit_bytes: int, whose: str = "container's") -> str:
+    """Return what the ledger's reason of a refused allocation is in words; ``whose`` is who the limit is of."""
+    return {
+        "limit": f"an allocation on {gpu} was refused: over the {whose} limit of {human_bytes(limit_bytes)}",
+        "device": f"an allocation within the {whose} limit was refused: {gpu} itself is full",
+        "policy": "an allocation was refused: its limits could not be read, or do not name the GPU",
+    }[reason]
 
 
 class Parts:

@@ -20,9 +20,10 @@ from kube_accel.plugin.allocation.ledger import Ledger
 from kube_accel.plugin.allocation.pods import NodePods
 from kube_accel.plugin.allocation.start_check import Devices
 from kube_accel.plugin.kubelet.holdings import Holder
+from kube_accel.plugin.node.pod_reporter import MEMORY_REFUSED
 from kube_accel.plugin.tenancy.abuse import SENTENCES, Offences
 from kube_accel.plugin.tenancy.feedback import Accounts, Feedbacks, Policies, Usage
-from kube_accel.plugin.tenancy.running import Running, denied, keys_of, pod_of, refusals
+from kube_accel.plugin.tenancy.running import Running, denied, keys_of, pod_of, refusal, refusals
 from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE
 
@@ -345,11 +346,5 @@ class Tenants:
     def _report_refusals(self, holder: Holder, limit: Limit, news: Collection[str]) -> None:
         gpu = self._gpus.get(limit.uuid)
         name = f"GPU {gpu.index}" if gpu is not None else limit.uuid
-        sentences = {
-            "limit": f"an allocation on {name} was refused: over the container's limit of "
-            f"{human_bytes(limit.memory_bytes)}",
-            "device": f"an allocation within the container's limit was refused: {name} itself is full",
-            "policy": "an allocation was refused: its limits could not be read, or do not name the GPU",
-        }
         for reason in sorted(news):
-            self._report(holder, "GpuMemoryRefused", sentences[reason])
+            self._report(holder, MEMORY_REFUSED, refusal(reason, name, limit.memory_bytes))
