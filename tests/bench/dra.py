@@ -25,11 +25,11 @@ from bench.node import NAME, NAMESPACE, Node, end, simulated_node
 from bench.plugin import calls, quantiles, say, spent, timed, wait
 from bench.wire import Channel
 from cluster.control_plane import free_port
-from kube_accel.dra.slices import DRIVER, pool
+from kube_accel.dra.slices import DRIVER
 from kube_accel.dra.sockets import paths
 from kube_accel.kube.proto import dra_pb2 as pb
 from kube_accel.model import Mode
-from kube_accel.shared.modes import DRA_SHARE_CLASS
+from kube_accel.shared.modes import DRA_SHARE_CLASS, dra_pool
 from sim import native
 from sim.nvml.topology import edit
 
@@ -82,7 +82,12 @@ class Claims:
         asked = {"deviceClassName": DRA_SHARE_CLASS, "capacity": {"requests": AMOUNTS}}
         spec = {"devices": {"requests": [{"name": "share", "exactly": asked}]}}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
-        result: dict[str, Any] = {"request": "share", "driver": DRIVER, "pool": pool(NAME), "device": f"gpu-{gpu:02}"}
+        result: dict[str, Any] = {
+            "request": "share",
+            "driver": DRIVER,
+            "pool": dra_pool(NAME),
+            "device": f"gpu-{gpu:02}",
+        }
         result |= {"consumedCapacity": AMOUNTS, "shareID": f"share-{name}"}
         store, status = self._node.store, {"allocation": {"devices": {"results": [result]}}}
         made = store.create("resourceclaims", NAMESPACE, body)

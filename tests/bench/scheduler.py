@@ -34,11 +34,11 @@ from cluster.control_plane import (
     missing,
     wait_for,
 )
-from kube_accel.dra.slices import DRIVER, devices, pool
+from kube_accel.dra.slices import DRIVER, devices
 from kube_accel.kube.api import ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
-from kube_accel.shared.modes import DRA_SHARE_CLASS
+from kube_accel.shared.modes import DRA_SHARE_CLASS, dra_pool
 from kube_accel.sharing import inventory_annotation
 
 EXTENDED, CLAIMS, ALONE = "", "shares by claims", "kube-scheduler alone"
@@ -218,7 +218,7 @@ def make_slice(admin: KubeClient, number: int) -> None:
     name = node_name(number)
     found = inventory_annotation.decode(annotation(number, [])).inventory
     offered = devices(found, {gpu.uuid for gpu in found.gpus}, {}, shared=True)
-    described = {"name": pool(name), "generation": 1, "resourceSliceCount": 1}
+    described = {"name": dra_pool(name), "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": DRIVER, "nodeName": name, "pool": described, "devices": list(offered)}
     body = {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": f"{name}-gpus"}, "spec": spec}
     admin.post(f"{GROUP}/resourceslices", body)

@@ -8,7 +8,6 @@ several pods have it or none is known, ``resourceclaim/<name>`` stands for the p
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import (
     Any,
@@ -26,6 +25,7 @@ from typing import (
 )
 
 from .api_json import ANY, ODD, checked, fit, named, of_each, shaped
+from .claim_devices import cut, device_of
 from .inventory_annotation import WHOLE, GpuView, Tenant
 from .modes import DRA_CLASSES, DRA_DRIVER, DRA_MODE, DRA_TAINT, MODE_LABEL
 from .plugin_metrics import Place
@@ -38,9 +38,6 @@ CLAIM = "resourceclaim/"
 KINDS = ("ResourceSlice", "ResourceClaim")
 API_VERSION = "resource.k8s.io/v1"
 CLAIMS, TEMPLATES = "resourceclaims", "resourceclaimtemplates"
-_DEVICE = re.compile(r"gpu-([0-9]{2,4})(-mig-[a-z0-9-]+)?\Z")
-_FIXED = re.compile(r"gpu-([0-9]{2,4})-[0-9]{1,3}of([1-9][0-9]{0,2})\Z")
-"""A device that is one of so many equal shares of a GPU."""
 _SICK = f"its device has the taint {DRA_TAINT}; the node's condition GpusHealthy says why"
 
 _POOL = {"name!": str, "generation!": int, "resourceSliceCount!": int}
@@ -206,8 +203,8 @@ class ClaimedGpus:
     def _with(self, pool: str, device: str, gpu: GpuView) -> GpuView:
         tenants = []
         for one in self._given.get((pool, device), []):
-            fixed = _FIXED.match(device)
-            cores = WHOLE // int(fixed.group(2)) if fixed else WHOLE
+            number = cut(device)[1]
+            cores = WHOLE // number if number else WHOLE
             tenant = replace(one.tenant, cores=cores, memory_bytes=gpu.memory_bytes) if one.whole else one.tenant
             place = gpu.uuid, tenant.namespace, tenant.pod, tenant.container
             tenants.append(replace(tenant, used_bytes=self._used.get(place)))
@@ -216,15 +213,15 @@ class ClaimedGpus:
 
 def _whole(devices: Iterable[Tuple[str, GpuView]]) -> Iterator[GpuView]:
     """Yield devices, and of a GPU's fixed shares one with all their tenants, as large as they are together."""
-    cut: Dict[str, GpuView] = {}
+    joined: Dict[str, GpuView] = {}
     for name, device in devices:
-        if not _FIXED.match(name):
+        if not cut(name)[1]:
             yield device
             continue
-        before = cut.get(device.uuid, replace(device, memory_bytes=0, tenants=()))
+        before = joined.get(device.uuid, replace(device, memory_bytes=0, tenants=()))
         memory, tenants = before.memory_bytes + device.memory_bytes, (*before.tenants, *device.tenants)
-        cut[device.uuid] = replace(before, memory_bytes=memory, tenants=tenants)
-    yield from cut.values()
+        joined[device.uuid] = replace(before, memory_bytes=memory, tenants=tenants)
+    yield from joined.values()
 
 
 def _joined(devices: Iterable[GpuView]) -> Iterator[GpuView]:
@@ -254,24 +251,19 @@ def _slice(item: _Item) -> Optional[_Slice]:
     if item["spec"]["driver"] != DRA_DRIVER:
         return None
     spec = shaped(item, _OURS)["spec"]
-    gpus = {device["name"]: _gpu(device) for device in spec.get("devices") or () if _known(device["name"])}
+    gpus = {device["name"]: _gpu(device) for device in spec.get("devices") or () if device_of(device["name"])}
     pool = spec["pool"]
     return _Slice(spec["nodeName"], pool["name"], pool["generation"], pool["resourceSliceCount"], gpus)
 
 
-def _known(device: str) -> Optional[re.Match[str]]:
-    """Return the match of a device's name, of which the first group is the GPU's index; None for another device."""
-    return _DEVICE.match(device) or _FIXED.match(device)
-
-
 def _gpu(device: _Item) -> GpuView:
-    attributes, name = device["attributes"], _known(device["name"])
+    attributes, known = device["attributes"], device_of(device["name"])
     sick = any(taint["key"] == DRA_TAINT for taint in device.get("taints") or ())
-    is_mig = name is not None and name.re is _DEVICE and name.group(2) is not None
+    is_mig = known is not None and known.is_mig
     mig = (attributes["profile"]["string"],) if is_mig else ()
     return GpuView(
         attributes["parentUUID" if is_mig else "uuid"]["string"],
-        int(name.group(1)) if name else 0,
+        known.gpu if known is not None else 0,
         attributes["productName"]["string"],
         parse_quantity(device["capacity"]["memory"]["value"]),
         "unhealthy" if sick else "healthy",

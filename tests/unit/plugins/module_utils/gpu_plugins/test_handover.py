@@ -12,8 +12,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.node 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.dra.slices import DRIVER, pool
-from kube_accel.shared.modes import NODE_MODES
+from kube_accel.dra.slices import DRIVER
+from kube_accel.shared.modes import NODE_MODES, dra_pool
 
 Object = dict[str, Any]
 MODE, HELD = "nvidia-device-enable", "kube-accel.io/served-by-another"
@@ -58,12 +58,12 @@ def test_cut_off_node_is_still_due_and_ends_without_the_hold(serves: str, target
 
 
 def test_claims_of_the_node_are_waited_for() -> None:
-    ours, other = (DRIVER, pool("n")), (DRIVER, pool("other"))
+    ours, other = (DRIVER, dra_pool("n")), (DRIVER, dra_pool("other"))
     claims = (
         claim("mine", ours),
         claim("second", other, ours),
         claim("other", other),
-        claim("theirs", ("gpu.nvidia.com", pool("n"))),
+        claim("theirs", ("gpu.nvidia.com", dra_pool("n"))),
         claim("pending"),
     )
     assert going("dra", "pgpu", *claims).claims == ["team/mine", "team/second"]

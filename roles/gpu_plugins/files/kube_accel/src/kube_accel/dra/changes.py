@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kube_accel.dra.slices import DRIVER, Device, pool
+from kube_accel.dra.slices import DRIVER, Device
+from kube_accel.shared.modes import dra_pool
 
 Slice = Mapping[str, Any]
 """A ResourceSlice as the API server has it."""
@@ -45,7 +46,7 @@ def changes(
         if place is not None and place < len(wanted) and _generation(each) == generation:
             current.setdefault(place, each)
     kept = {id(each) for each in current.values()}
-    described = {"name": pool(node), "generation": generation, "resourceSliceCount": len(wanted)}
+    described = {"name": dra_pool(node), "generation": generation, "resourceSliceCount": len(wanted)}
     changed = {
         place
         for place, each in current.items()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_accel.dra.portions import Portion
-from kube_accel.dra.slices import DRIVER, MIG, TAINT, cut
+from kube_accel.dra.slices import DRIVER, TAINT
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
+from kube_accel.shared.claim_devices import MIG, cut
 from kube_accel.shared.modes import CORES, DRA_SHARE_CLASS
 from kube_accel.shared.printable import line
 from kube_accel.shared.quantity import parse_quantity

@@ -17,7 +17,7 @@ from kube_accel.dra.preparer import Preparer, names
 from kube_accel.dra.publisher import Publisher
 from kube_accel.dra.service import DriverService
 from kube_accel.dra.shares import Shares
-from kube_accel.dra.slices import DRIVER, SHARED, Device, pool
+from kube_accel.dra.slices import DRIVER, SHARED, Device
 from kube_accel.dra.sockets import Sockets, paths
 from kube_accel.dra.specifications import ClaimSpecifications
 from kube_accel.dra.status import StatusWriter
@@ -32,6 +32,7 @@ from kube_accel.plugin.mode_lock import DRA
 from kube_accel.plugin.node.cdi_writer import CdiDocuments
 from kube_accel.plugin.node.driver_files import DriverFinder
 from kube_accel.shared.label_names import FIXED_SHARES
+from kube_accel.shared.modes import dra_pool
 from kube_accel.stopping import Parts
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class DraDaemon:
         self._gpus = gpus
         self._stop = stop
         self._parts = Parts(stop)
-        name = pool(options.node_name)
+        name = dra_pool(options.node_name)
         self._devices = NodeDevices(options.sysfs_root)
         documents = CdiDocuments(options.cdi, options.dev_root, options.proc_root, options.sysfs_root)
         self._shares = _shares(options)

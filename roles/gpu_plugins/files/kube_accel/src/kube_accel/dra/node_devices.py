@@ -10,10 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kube_accel.dra.slices import MIG, Device, cut, device_names, devices, parts_by_device
+from kube_accel.dra.slices import Device, devices, parts_by_device
 from kube_accel.model import GpuHealth, Health, Snapshot
 from kube_accel.nvml.machine import pcie_roots
 from kube_accel.plugin.kubelet.devices import healthy_gpus
+from kube_accel.shared.claim_devices import MIG, cut, device_names
 from kube_accel.sharing.whole import Part
 
 if TYPE_CHECKING:

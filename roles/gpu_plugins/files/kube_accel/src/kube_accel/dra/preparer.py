@@ -12,11 +12,12 @@ from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, Prepared, Pre
 from kube_accel.dra.claims import Allotted, ClaimError, allotted
 from kube_accel.dra.node_devices import DeviceState, NodeDevices
 from kube_accel.dra.portions import in_the_way
-from kube_accel.dra.slices import cut, fixed_share, usable_bytes
+from kube_accel.dra.slices import fixed_share, usable_bytes
 from kube_accel.dra.specifications import ClaimSpecifications
 from kube_accel.dra.status import StatusWriter
 from kube_accel.kube.api import ApiError, ApiRefusedError, claim_path
 from kube_accel.kube.client import KubeClient
+from kube_accel.shared.claim_devices import cut
 
 _log = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from kube_accel.dra.changes import Changes, Slice, changes, dropped
-from kube_accel.dra.slices import DRIVER, Device, in_slices, pool
+from kube_accel.dra.slices import DRIVER, Device, in_slices
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
 from kube_accel.shared.fixed_shares import fixed_shares
-from kube_accel.shared.modes import OTHER_DRA_DRIVERS, mode_of
+from kube_accel.shared.modes import OTHER_DRA_DRIVERS, dra_pool, mode_of
 from kube_accel.shared.printable import line
 from kube_accel.shared.quantity import whole_units
 
@@ -168,7 +168,7 @@ class Publisher:
                 self.problem, pause = self._publish(), _BACK_OFF[0]
             except (ApiError, ApiJsonError) as error:
                 if pause == _BACK_OFF[0]:
-                    _log.warning("slices are not written", extra={"pool": pool(self._node), "reason": str(error)})
+                    _log.warning("slices are not written", extra={"pool": dra_pool(self._node), "reason": str(error)})
                 self.problem = f"slices are not written: {error}"
                 stop.wait(pause)
                 self._wake.set()
@@ -203,7 +203,7 @@ class Publisher:
         wanted = self._wanted(self._keeps_taints is not False, bool(self.obstacle), self.fixed)
         if wanted is None:
             return "no GPU was read yet"
-        stored = self.slices.of_pool(pool(self._node))
+        stored = self.slices.of_pool(dra_pool(self._node))
         if self.obstacle and not stored:
             return self.obstacle
         wanted_slices = in_slices(wanted)
@@ -244,8 +244,8 @@ class Publisher:
                     self._wake.set()
             self.slices.written(answer)
         if needed.delete or needed.writes:
-            generations = {each["spec"]["pool"]["generation"] for each in self.slices.of_pool(pool(self._node))}
-            extra = {"pool": pool(self._node), "slices": len(wanted), "generation": max(generations, default=0)}
+            generations = {each["spec"]["pool"]["generation"] for each in self.slices.of_pool(dra_pool(self._node))}
+            extra = {"pool": dra_pool(self._node), "slices": len(wanted), "generation": max(generations, default=0)}
             _log.info("slices written", extra=extra)
 
     def _write(self, body: Slice, node: Mapping[str, Any], trial: bool = False) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from kube_accel.dra.portions import Portion, equal
 from kube_accel.model import Gpu, Inventory, MigDevice
-from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS, dra_pool
+from kube_accel.shared.claim_devices import MIG, cut, device_names, gpu_device
+from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS
 from kube_accel.shared.semver import semver
 from kube_accel.sharing.mig import part
 from kube_accel.sharing.node_labels import family
@@ -23,9 +24,6 @@ STANDARD: Final = "resource.kubernetes.io"
 TAINT: Final = DRA_TAINT
 SHARE_TYPE: Final = "share"
 """Attribute ``type`` of a fixed share; a GPU has another."""
-pool: Final = dra_pool
-MIG: Final = "-mig-"
-"""What the name of a MIG device has, and that of a GPU has not."""
 SHARED: Final = "allowMultipleAllocations"
 """Field of a device that claims may take parts of."""
 SLICE_DEVICES: Final = 64
@@ -33,7 +31,6 @@ SLICE_DEVICES: Final = 64
 
 Device = Mapping[str, Any]
 
-_FIXED: Final = re.compile(r"(gpu-[0-9]{2,})-([1-9][0-9]{0,2})of([1-9][0-9]{0,2})")
 _BRANDS: Final = {
     "GEFORCE": "GeForce",
     "GRID": "Grid",
@@ -63,27 +60,12 @@ def parts_by_device(inventory: Inventory) -> dict[str, Part]:
     found: dict[str, Part] = {}
     for gpu in inventory.gpus:
         # A GPU that was lost keeps its index while the driver stays loaded.
-        name = f"gpu-{gpu.index:02}"
+        name = gpu_device(gpu.index)
         if not gpu.mig_enabled:
             found.setdefault(name, whole(gpu))
         for device in gpu.mig_devices:
             found.setdefault(f"{name}{MIG}{_label(device.profile)}-{device.slot}", part(gpu, device))
     return found
-
-
-def cut(device: str) -> tuple[str, int]:
-    """Return the device of the GPU that a device is of, and into how many fixed shares that is cut; 0 for a whole one.
-
-    A fixed share is a device of its own, since clusters before Kubernetes 1.36 keep no sizes in claims. Its name says
-    all of it: it is known by that also after the GPU is no longer cut so.
-    """
-    found = _FIXED.fullmatch(device)
-    return (device, 0) if found is None else (found[1], int(found[3]))
-
-
-def device_names(whole: str, number: int) -> tuple[str, ...]:
-    """Return the devices of a GPU that is cut into so many fixed shares."""
-    return tuple(f"{whole}-{place}of{number}" for place in range(1, number + 1)) if number else (whole,)
 
 
 def fixed_share(device: str, gpu: Gpu) -> Portion | None:
