@@ -25,9 +25,18 @@ from typing import (
 )
 
 from .api_json import ANY, ODD, checked, fit, named, of_each, shaped
-from .claim_devices import cut, device_of
+from .claim_devices import DeviceName, cut, device_of
 from .inventory_annotation import WHOLE, GpuView, Tenant
-from .modes import DRA_CLASSES, DRA_DRIVER, DRA_MODE, DRA_TAINT, MODE_LABEL
+from .modes import (
+    DRA_CLASSES,
+    DRA_DRIVER,
+    DRA_FIXED_CLASS,
+    DRA_MIG_CLASS,
+    DRA_MODE,
+    DRA_SHARE_CLASS,
+    DRA_TAINT,
+    MODE_LABEL,
+)
 from .plugin_metrics import Place
 from .plugin_pods import PodName
 from .quantity import parse_quantity
@@ -47,6 +56,7 @@ _GPU = {
     "attributes!": {"uuid": _TEXT, "productName!": _TEXT, "parentUUID": _TEXT, "profile": _TEXT},
     "capacity!": {"memory!": {"value!": parse_quantity}},
     "taints": [{"key!": str}],
+    "allowMultipleAllocations": bool,
 }
 _OURS = {"spec!": {"nodeName!": str, "pool!": _POOL, "devices": [_GPU]}}
 _RESULT = {
@@ -100,6 +110,8 @@ class Request(NamedTuple):
     cores: Optional[int]
     """Percent of a GPU; None for all."""
     memory_bytes: Optional[int]
+    others: Tuple["Request", ...] = ()
+    """What it takes where that is not to be had, in order."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +255,9 @@ def _joined(devices: Iterable[GpuView]) -> Iterator[GpuView]:
                 replace(tenant, cores=cores, why=f"{tenant.why}, as MIG {part.mig[0]}") for tenant in part.tenants
             ]
         tenants.sort(key=lambda t: (t.namespace, t.pod, t.container))
-        yield replace(gpu, tenants=tuple(tenants), mig=tuple(sorted({part.mig[0] for part in parts})))
+        classes = tuple(sorted({name for device in same for name in device.classes}))
+        mig = tuple(sorted({part.mig[0] for part in parts}))
+        yield replace(gpu, tenants=tuple(tenants), mig=mig, classes=classes)
 
 
 def _slice(item: _Item) -> Optional[_Slice]:
@@ -270,7 +284,18 @@ def _gpu(device: _Item) -> GpuView:
         _SICK if sick else "",
         (),
         mig=mig,
+        classes=_classes(known, device.get("allowMultipleAllocations") is True),
+        cut_into=known.cut_into if known is not None else 0,
     )
+
+
+def _classes(known: Optional[DeviceName], shared: bool) -> Tuple[str, ...]:
+    """Return the device classes that a device is of."""
+    if known is not None and known.cut_into:
+        return (DRA_FIXED_CLASS,)
+    if known is not None and known.is_mig:
+        return (DRA_MIG_CLASS,)
+    return (DRA_DRIVER, DRA_SHARE_CLASS) if shared else (DRA_DRIVER,)
 
 
 def _given(item: _Item, pods: _Pods) -> List[_Given]:
@@ -343,15 +368,20 @@ def _claims(spec: _Item) -> Sequence[_Item]:
 
 
 def _requests(item: _Item) -> Tuple[PodName, List[Request]]:
-    """Return what a claim asks our classes for, the first alternative of each. Raises one of ``api_json.ODD``."""
+    """Return what a claim asks our classes for, with alternatives of ours. Raises one of ``api_json.ODD``."""
     metadata = shaped(item, _CLAIM)["metadata"]
     found = []
     for request in ((item.get("spec") or {}).get("devices") or {}).get("requests") or ():
-        asked = request.get("exactly") or next(iter(request.get("firstAvailable") or ()), None) or {}
-        if asked.get("deviceClassName") in DRA_CLASSES:
-            amounts = (asked.get("capacity") or {}).get("requests") or {}
-            cores, memory = (parse_quantity(amounts[name]) if name in amounts else None for name in ("cores", "memory"))
-            count = asked.get("count")
-            kind, number = asked["deviceClassName"], 1 if count is None else count
-            found.append(Request(metadata["name"], request["name"], kind, number, cores, memory))
+        asked = [request.get("exactly") or {}, *(request.get("firstAvailable") or ())]
+        ours = [each for each in asked if each.get("deviceClassName") in DRA_CLASSES]
+        if ours:
+            first, *others = (_request(metadata["name"], request["name"], each) for each in ours)
+            found.append(first._replace(others=tuple(others)))
     return (metadata["namespace"], metadata["name"]), found
+
+
+def _request(claim: str, name: str, asked: _Item) -> Request:
+    amounts = (asked.get("capacity") or {}).get("requests") or {}
+    cores, memory = (parse_quantity(amounts[key]) if key in amounts else None for key in ("cores", "memory"))
+    count = asked.get("count")
+    return Request(claim, name, asked["deviceClassName"], 1 if count is None else count, cores, memory)

@@ -66,6 +66,10 @@ class GpuView:
     """What its driver does not report about it although it may be handed out: function, cause and remedy."""
     mig: Tuple[str, ...] = ()
     """Profiles of the MIG devices that claims may have of it."""
+    classes: Tuple[str, ...] = ()
+    """Device classes of ours by which claims may have it, or parts of it."""
+    cut_into: int = 0
+    """Into how many fixed shares it is cut for claims; 0 for none."""
 
     @property
     def allocated_bytes(self) -> int:

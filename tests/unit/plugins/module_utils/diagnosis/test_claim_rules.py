@@ -16,7 +16,8 @@ from odd_values import Path, cases, fields_read, with_value
 from unit.plugins.module_utils.diagnosis.test_odd_diagnosis import Cluster
 from unit.plugins.module_utils.shared import test_claim_view as shown
 
-CLASSES = ("gpu.kube-accel.io", "share.kube-accel.io", "mig.kube-accel.io")
+CLASSES = ("gpu.kube-accel.io", "share.kube-accel.io", "mig.kube-accel.io", "fixed-share.kube-accel.io")
+WHOLE, SHARE, MIG, FIXED = CLASSES
 SUBJECT = "pod team/late"
 
 
@@ -77,6 +78,84 @@ def test_whole_gpus_need_gpus_without_any_tenant() -> None:
     assert (rule, "2 of class gpu.kube-accel.io" in facts) == ("no_room", True)
 
 
+def fixed(index: int, number: int = 4) -> list[dict[str, Any]]:
+    """A GPU's fixed shares."""
+    whole = shown.device(index)
+    memory = {"memory": {"value": f"{80 // number}Gi"}}
+    del whole["allowMultipleAllocations"]
+    names = [f"{whole['name']}-{place}of{number}" for place in range(1, number + 1)]
+    return [{**whole, "name": name, "capacity": memory} for name in names]
+
+
+def having(name: str, device: str) -> dict[str, Any]:
+    """A claim with all of a device."""
+    made = shown.claim(name, name, portion=None)
+    made["status"]["allocation"]["devices"]["results"][0]["device"] = device
+    return made
+
+
+CUT = {"ResourceSlice": [shown.slices(*fixed(0), *fixed(1))]}
+HELD = [having(f"a{place}", f"gpu-00-{place}of4") for place in range(1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "what", "facts", "remedy"),
+    [
+        (FIXED, [shown.device(0)], "no GPU is cut into fixed shares", f"1 of class {WHOLE}", "gpu_plugins_dra_fixed"),
+        (SHARE, fixed(0), "no GPU can be shared so", f"1 GPUs: 1 of class {FIXED}", f"Ask for class {FIXED}"),
+        (
+            WHOLE,
+            [*fixed(0), shown.mig(1, 0)],
+            "every GPU is cut",
+            f"2 GPUs: 1 of class {FIXED}, 1 of class {MIG}",
+            "=0",
+        ),
+        (MIG, fixed(0), "no GPU is given as MIG devices", f"1 of class {FIXED}", "gpu_plugins_mig_config"),
+    ],
+)
+def test_class_of_which_no_gpu_is_is_told_of(
+    kind: str, devices: list[dict[str, Any]], what: str, facts: str, remedy: str
+) -> None:
+    (found,) = [
+        each
+        for each in findings(cluster(wanted(kind), ResourceSlice=[shown.slices(*devices)]))
+        if each.subject == SUBJECT
+    ]
+    assert (found.rule, what in found.what, remedy in found.remedy) == ("not_offered", True, True)
+    assert facts in "; ".join(said.text for said in found.evidence)
+
+
+def test_fixed_shares_that_are_taken_are_counted() -> None:
+    rule, _, facts = diagnosed(cluster(wanted(FIXED, count=5), *HELD, **CUT))
+    assert (rule, "node a: 4 of 8 fixed shares free" in facts) == ("no_room", True)
+    assert "ResourceClaim wanted" not in diagnosed(cluster(wanted(FIXED, count=4), *HELD, **CUT))[2]
+
+
+def test_label_that_claims_keep_from_being_obeyed_is_named() -> None:
+    node = shown.node(**{"kube-accel.io/fixed-shares": "4"})
+    held = [having("a", "gpu-00"), having("b", "gpu-01")]
+    rule, what, facts = diagnosed(cluster(wanted(FIXED), *held, Node=[node]))
+    assert (rule, "as the labels of nodes say" in what) == ("not_offered", True)
+    assert "fixed-shares=4, and 2 of its 2 GPUs are not cut so; claims hold 2 of these" in facts
+
+
+def test_label_that_is_no_number_is_named() -> None:
+    node = shown.node(**{"kube-accel.io/fixed-shares": "four"})
+    assert "is 'four', which is no number" in diagnosed(cluster(wanted(FIXED), Node=[node]))[2]
+
+
+@pytest.mark.parametrize(("memory", "pends"), [("8Gi", False), ("75Gi", True)])
+def test_alternatives_are_all_looked_at(memory: str, pends: bool) -> None:
+    amounts = {"capacity": {"requests": {"cores": "30", "memory": memory}}}
+    asked = wanted()
+    first = [{"name": "whole", "deviceClassName": WHOLE}, {"name": "share", "deviceClassName": SHARE, **amounts}]
+    asked["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": first}]
+    held = [shown.claim("a", "a"), shown.claim("b", "b", index=1)]
+    facts = diagnosed(cluster(asked, *held))[2]
+    told = [f"asks for 1 of class {WHOLE}" in facts, f"1 of class {SHARE}, 30 cores and {memory[:-2]} GiB" in facts]
+    assert told == [pends, pends]
+
+
 def test_share_larger_than_any_gpu_is_a_wrong_request() -> None:
     rule, what, facts = diagnosed(cluster(wanted(cores="10", memory="81Gi")))
     assert (rule, "larger than any GPU" in what, "80 GiB" in facts) == ("request", True, True)
@@ -133,7 +212,7 @@ def test_bundle_has_slices_claims_and_classes_of_the_driver() -> None:
         bundle = support_collect.collect(collector(items), None, "a", "2.17")
     names = {name for name in bundle.files if name.startswith("claims/")}
     kinds = ("ResourceSlice", "ResourceClaim", "DeviceClass")
-    assert [sum(kind in name for name in names) for kind in kinds] == [1, 2, 3]
+    assert [sum(kind in name for name in names) for kind in kinds] == [1, 2, 4]
     assert "hunter2" not in json.dumps({name: str(text) for name, text in bundle.files.items()})
 
 

@@ -32,6 +32,7 @@ def device(index: int, sick: bool = False) -> dict[str, Any]:
         "attributes": attributes,
         "capacity": {"memory": {"value": "80Gi"}},
         "taints": taints,
+        "allowMultipleAllocations": True,
     }
 
 
