@@ -230,6 +230,15 @@ def test_refusals_are_counted_where_no_pod_is_known(metered: Metered) -> None:
     assert metered.events == []
 
 
+def test_claim_released_while_it_is_looked_at_is_no_fault(metered: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
+    metered.prepare("training")
+    metered.report("training", GIB, 0, denied=1)
+    monkeypatch.setattr(metered.shares, "uses", lambda claims: {})
+    metered.metering.look()
+    assert metered.metering.tenancy().refusals()
+    assert metered.events == []
+
+
 def owner(metered: Metered, uid: str, container: str = ID) -> Container | None:
     found = metered.metering.tenancy().owner
     assert found is not None

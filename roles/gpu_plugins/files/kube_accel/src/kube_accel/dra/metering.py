@@ -136,8 +136,9 @@ class ClaimMetering:
         for name, counts in news.items():
             for gpu, reasons in counts.items():
                 more = self._ledger.refused(Holder(*name), gpu, reasons)
-                if more and self._refusals is not None:
-                    self._refusals.tell(tenants_by_name[name], gpu, limits[Account(name, gpu)].limit_bytes, more)
+                # The claim may have been released since its refusals were read.
+                if more and self._refusals is not None and (limit := limits.get(Account(name, gpu))) is not None:
+                    self._refusals.tell(tenants_by_name[name], gpu, limit.limit_bytes, more)
         self._counted = told
 
     def _uid(self, holder: Holder) -> str:
