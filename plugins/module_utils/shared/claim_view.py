@@ -39,7 +39,7 @@ from .modes import (
 )
 from .plugin_metrics import Place
 from .plugin_pods import PodName
-from .quantity import parse_quantity
+from .quantity import parse_quantity, rounded_up
 from .registers import labels_of
 
 CLAIM = "resourceclaim/"
@@ -60,20 +60,19 @@ _GPU = {
 }
 _OURS = {"spec!": {"nodeName!": str, "pool!": _POOL, "devices": [_GPU]}}
 _RESULT = {
-    "driver!": str,
     "pool!": str,
     "device!": str,
     "shareID": str,
     "adminAccess": bool,
     "consumedCapacity": {"cores": parse_quantity, "memory": parse_quantity},
 }
-_ONE = {"deviceClassName": str, "count": int, "capacity": {"requests": {ANY: parse_quantity}}}
+_ONE = {"deviceClassName": str, "count": int, "capacity": {"requests": {ANY: str}}}
 _SPEC = {"devices": {"requests": [{"name!": str, "exactly": _ONE, "firstAvailable": [_ONE]}]}}
 _CLAIM = {
     "metadata!": {"namespace!": str, "name!": str},
     "spec": _SPEC,
     "status": {
-        "allocation": {"devices": {"results": [_RESULT]}},
+        "allocation": {"devices": {"results": [{"driver!": str}]}},
         "reservedFor": [{"resource!": str, "name!": str}],
     },
 }
@@ -304,6 +303,8 @@ def _given(item: _Item, pods: _Pods) -> List[_Given]:
     results = [each for each in (allocation.get("devices") or {}).get("results") or () if each["driver"] == DRA_DRIVER]
     if not results:
         return []
+    # What other drivers give is theirs to understand.
+    fit(results, [_RESULT], named(item), ("status", "allocation", "devices", "results"))
     tenant = _tenant(item, pods)
     return [_result(each, tenant) for each in results if not each.get("adminAccess")]
 
@@ -382,6 +383,7 @@ def _requests(item: _Item) -> Tuple[PodName, List[Request]]:
 
 def _request(claim: str, name: str, asked: _Item) -> Request:
     amounts = (asked.get("capacity") or {}).get("requests") or {}
-    cores, memory = (parse_quantity(amounts[key]) if key in amounts else None for key in ("cores", "memory"))
+    # As kube-scheduler has it, to whose steps it is rounded up.
+    cores, memory = (rounded_up(amounts[key]) if key in amounts else None for key in ("cores", "memory"))
     count = asked.get("count")
     return Request(claim, name, asked["deviceClassName"], 1 if count is None else count, cores, memory)

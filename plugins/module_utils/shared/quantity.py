@@ -24,6 +24,15 @@ def parse_quantity(value: object) -> int:
     return number
 
 
+def rounded_up(value: object) -> int:
+    """Return a non-negative Kubernetes quantity in whole units, rounded up: 34 for ``"33500m"``.
+
+    Raises ValueError for anything else, and for more than 63 bits.
+    """
+    number, rest = _divided(value)
+    return parse_quantity(number + bool(rest))
+
+
 def whole_units(value: object) -> Optional[int]:
     """Return a quantity without the part of a unit: 1000 for ``"1k"``, 1 for ``"1500m"``. None for anything else."""
     try:

@@ -23,7 +23,7 @@ def claim(*devices: str, **result: Any) -> dict[str, Any]:
 def test_claim_gets_devices_of_this_driver_alone() -> None:
     document = claim("gpu-00", "gpu-03")
     results = document["status"]["allocation"]["devices"]["results"]
-    results[1]["driver"] = "net.example.com"
+    results[1] |= {"driver": "cpu.example.com", "consumedCapacity": {"cores": "500m"}}
     assert allotted(document, "uid-a", POOL) == (Allotted("gpus", "gpu-00"),)
 
 

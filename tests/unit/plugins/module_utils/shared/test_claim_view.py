@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kube_accel.shared.claim_view import ClaimedGpus, ClaimObjects
+from kube_accel.shared.claim_view import ClaimedGpus, ClaimObjects, asks_for_gpus
 from kube_accel.shared.gpu_view import ClusterView, document, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, summary
 from odd_values import Path as FieldPath
@@ -182,6 +182,24 @@ def test_watchers_other_drivers_and_new_claims_have_nothing() -> None:
     other["status"]["allocation"]["devices"]["results"][0]["driver"] = "gpu.nvidia.com"
     unallocated["status"] = {}
     assert tenants(seen([watcher, other, unallocated])) == []
+
+
+def test_amounts_of_other_drivers_cost_a_claim_nothing() -> None:
+    mixed = claim("one", "a")
+    results, requests = mixed["status"]["allocation"]["devices"]["results"], mixed["spec"]["devices"]["requests"]
+    results.append({"driver": "cpu.example.com", "consumedCapacity": {"cores": "500m"}})
+    asked = {"deviceClassName": "cpu.example.com", "capacity": {"requests": {"cores": "500m"}}}
+    requests.append({"name": "cpu", "exactly": asked})
+    found = seen([mixed], pod("a", {"x": "one"}, "main"))
+    assert (tenants(found), found.problems) == ([("a", "main", 30, 8)], ())
+    assert asks_for_gpus(mixed)
+
+
+def test_part_of_a_percent_is_rounded_up_as_kube_scheduler_does() -> None:
+    wanted = claim("one")
+    wanted["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"cores": "33500m"}}
+    (request,) = ClaimedGpus(ClaimObjects([], [wanted]), lambda name: None, {}, []).requests(pod("a", {"x": "one"}))
+    assert (request.cores, request.memory_bytes) == (34, None)
 
 
 def test_only_the_latest_generation_counts_and_must_be_complete() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kube_accel.dra.portions import Portion
 from kube_accel.dra.slices import DRIVER, TAINT
-from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
+from kube_accel.shared.api_json import ANY, ApiJsonError, fit, named, shaped
 from kube_accel.shared.claim_devices import MIG, cut
 from kube_accel.shared.modes import CORES, DRA_SHARE_CLASS
 from kube_accel.shared.printable import line
@@ -17,7 +17,6 @@ from kube_accel.shared.quantity import parse_quantity
 
 _RESULT: Final = {
     "request!": str,
-    "driver!": str,
     "pool!": str,
     "device!": str,
     "shareID": str,
@@ -31,7 +30,7 @@ _REQUEST: Final = {"name!": str, "exactly": _ASKED, "firstAvailable": [{"name!":
 _SHAPE: Final = {
     "metadata!": {"uid!": str},
     "spec": {"devices": {"requests": [_REQUEST]}},
-    "status": {"allocation": {"devices": {"results": [_RESULT], "config": [_CONFIG]}}},
+    "status": {"allocation": {"devices": {"results": [{"driver!": str}], "config": [_CONFIG]}}},
 }
 
 
@@ -63,13 +62,15 @@ def allotted(claim: object, uid: str, pool: str) -> tuple[Allotted, ...]:
     """Return what the claim with this UID has of our devices in this pool. Raises ClaimError."""
     try:
         document = shaped(claim, _SHAPE)
+        devices = ((document.get("status") or {}).get("allocation") or {}).get("devices") or {}
+        # What other drivers give is theirs to understand.
+        ours = [result for result in devices.get("results") or () if result["driver"] == DRIVER]
+        fit(ours, [_RESULT], named(document), ("status", "allocation", "devices", "results"))
     except ApiJsonError as error:
         raise ClaimError(f"the claim cannot be read: {error}") from error
     found = document["metadata"]["uid"]
     if found != uid:
         raise ClaimError(f"the claim was deleted and made again: it has UID {found}; delete the pod")
-    devices = ((document.get("status") or {}).get("allocation") or {}).get("devices") or {}
-    ours = [result for result in devices.get("results") or () if result["driver"] == DRIVER]
     if not ours:
         raise ClaimError(f"the claim has no device of {DRIVER}; wait until the scheduler allocates it")
     if any((each.get("opaque") or {}).get("driver") == DRIVER for each in devices.get("config") or ()):
