@@ -294,6 +294,13 @@ def test_pod_is_asked_for_again_after_the_api_server_was_away(metered: Metered) 
     assert owner(metered, "uid-a") == MAIN
 
 
+def test_api_server_that_is_away_is_asked_once_a_look(metered: Metered) -> None:
+    metered.kubelet.lists("training", *(f"{name}/main" for name in "abcdefgh"))
+    metered.pods.away = True
+    metered.metering.look()
+    assert metered.pods.asked == ["a"]
+
+
 def test_paddle_is_told_of_by_its_pod(metered: Metered) -> None:
     metered.prepare("training")
     metered.kubelet.lists("training", "a/main")

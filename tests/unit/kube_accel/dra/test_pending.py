@@ -135,10 +135,27 @@ def test_refused_claims_are_no_count_of_zero(cluster: Cluster) -> None:
 def test_many_claims_are_asked_for_in_turn(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "_MOST_ASKED", 3)
     for number in range(5):
-        cluster.claim(f"c{number}", SHARE)
-        cluster.pod(f"p{number}", f"c{number}")
+        cluster.claim(f"c{number}", SHARE, namespace=f"n{number}")
+        cluster.pod(f"p{number}", f"c{number}", namespace=f"n{number}")
     counting = counter(cluster)
-    assert [counting(), counting()] == [{("team", "dra"): 3}, {("team", "dra"): 5}]
+    counts = [counting(), counting()]
+    assert [list(each.values()) for each in counts] == [[1] * 3, [1] * 5]
+
+
+@pytest.mark.attack
+def test_claims_that_are_not_there_hide_no_other_namespace(cluster: Cluster) -> None:
+    for number in range(500):
+        cluster.pod(f"p{number}", f"none-{number}", namespace="hostile")
+    cluster.claim("mine", SHARE)
+    cluster.pod("a", "mine")
+    counting = counter(cluster)
+    asked = []
+    for _ in range(200):
+        before = len(cluster.asked)
+        assert counting() == {("team", "dra"): 1}
+        asked.append(len(cluster.asked) - before)
+    assert max(asked) <= 51
+    assert sum(asked[-32:]) <= 32 * 51 // 2, "less and less often"
 
 
 @pytest.mark.attack

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kube_accel.dra.specifications import ClaimSpecifications
+from kube_accel.dra.checkpoint import PreparedDevice
+from kube_accel.dra.portions import Portion
+from kube_accel.dra.specifications import ClaimSpecifications, device_ids
 from unit.kube_accel.dra.node import ClaimNode
 from unit.kube_accel.dra.test_shares import prepare, share
 
@@ -45,3 +47,13 @@ def test_files_that_are_right_are_left_alone(node: ClaimNode, monkeypatch: pytes
     preparer.look_after_files()
     monkeypatch.setattr(ClaimSpecifications, "write", None)
     preparer.look_after_files()
+
+
+def test_each_request_for_a_gpu_brings_it() -> None:
+    both = [PreparedDevice(request, "gpu-00", "GPU-0", admin=True) for request in ("gpus", "second")]
+    assert device_ids("uid", both) == [["kube-accel.io/claim=uid-gpu-00"]] * 2
+
+
+def test_shares_of_a_request_are_one_device() -> None:
+    both = [PreparedDevice("r", f"gpu-0{number}", f"GPU-{number}", portion=Portion(30, 1)) for number in range(2)]
+    assert device_ids("uid", both) == [["kube-accel.io/claim=uid-share-r"], []]

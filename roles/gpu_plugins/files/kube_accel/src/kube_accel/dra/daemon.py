@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -84,10 +85,12 @@ class DraDaemon:
         self._parts.start("admin", self._front.admin.run)
         self._parts.start("probes", self._front.probes.run)
         self._devices.wait(0, _FIRST_LOOK)
-        self._check_claims()
         self._look_after_files()
         try:
+            self._preparer.claims()
             self._sockets.open()
+        except CheckpointError as error:
+            raise NodeError(str(error)) from error
         except OSError as error:
             raise NodeError(f"kubelet cannot be served: {error}; remove what has the socket") from error
         self._parts.start("files", self._keep_files)
@@ -125,10 +128,10 @@ class DraDaemon:
             self._look_after_files()
 
     def _follow_claims(self) -> None:
-        pause, later = _GONE
-        while not self._stop.wait(pause):
+        for pause in itertools.chain(_GONE, itertools.repeat(_GONE[-1])):
             self._check_claims()
-            pause = later
+            if self._stop.wait(pause):
+                return
 
     def _check_claims(self) -> None:
         try:

@@ -104,11 +104,12 @@ class ClaimMetering:
 
     def look(self, ask: bool = True) -> None:
         """Take in what is prepared; ``ask`` kubelet whose it is, too."""
-        claims = self._seen[0]
-        with self._told("claims are not counted", CheckpointError, OSError):
-            claims = self._prepared()
         if ask or self._listed is None:
             self._ask()
+        claims = self._seen[0]
+        # Read last: what is asked may take a while.
+        with self._told("claims are not counted", CheckpointError, OSError):
+            claims = self._prepared()
         self._seen = claims, tenants(claims, self._listed or ())
         self._record()
 

@@ -88,7 +88,12 @@ class ClaimPods:
             asked = keys if self._news else (keys - self._pods.keys()) | (keys & self._stale)
             self._news = False
             self._stale.clear()
-        found = {key: pod for key in sorted(asked) if (pod := self._read(*key)) is not None}
+        found: dict[PodKey, SeenPod] = {}
+        for key in sorted(asked):
+            pod = self._read(*key)
+            if pod is None:
+                break  # each question to a server that does not answer takes seconds
+            found[key] = pod
         with self._lock:
             kept = {key: pod for key, pod in self._pods.items() if key in keys}
             self._pods = {**kept, **found}

@@ -124,9 +124,9 @@ def _mark(path: Path) -> _Mark:
 
 def device_ids(uid: str, devices: Iterable[PreparedDevice]) -> list[list[str]]:
     """Return the names by which the runtime knows each device of a claim; a request's shares are one to it."""
-    found, told = [], set[str]()
+    found, told = [], set[tuple[str, str]]()
     for each in devices:
         name = each.device if each.portion is None else f"{_SHARE}{each.request}"
-        found.append([] if name in told else [f"{KIND}={uid}-{name}"])
-        told.add(name)
+        found.append([] if (each.request, name) in told else [f"{KIND}={uid}-{name}"])
+        told.add((each.request, name))
     return found

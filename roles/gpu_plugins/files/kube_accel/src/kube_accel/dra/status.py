@@ -34,9 +34,15 @@ Parts = Callable[[], Iterable[Part]]
 
 
 def devices(claim: PreparedClaim, pool: str, parts: Iterable[Part], now: str) -> list[dict[str, Any]]:
-    """Return what ``status.devices`` is to have of a claim; ``now`` is a time as Kubernetes writes it. Pure."""
+    """Return what ``status.devices`` is to have of a claim; ``now`` is a time as Kubernetes writes it. Pure.
+
+    What several requests have is told once: the API server refuses it twice.
+    """
     known = {part.uuid: part for part in parts}
-    return [_device(device, pool, known.get(device.uuid), now) for device in claim.devices]
+    unique: dict[tuple[str, str], PreparedDevice] = {}
+    for device in sorted(claim.devices, key=lambda device: device.admin):
+        unique.setdefault((device.device, device.share_id), device)
+    return [_device(device, pool, known.get(device.uuid), now) for device in unique.values()]
 
 
 def says_so(claim: object, wanted: Iterable[Mapping[str, Any]]) -> bool:
