@@ -17,7 +17,7 @@ _COMMON = (
     *("tolerations", "resources", "image_pull_policy", "image_pull_secrets", "log_level", "takeover", "kubelet_dir"),
     *("state_dir", "driver_root", "cdi_dir", "kernel_logs", "device_list_strategy", "mig_strategy", "mig_label"),
     *("configs", "default_config", "enforcement", "allow_unenforced", "context_overhead_mib", "account_abuse"),
-    *("dra_extended_resource", "dra_shares"),
+    *("dra_extended_resource", "dra_shares", "dra_mig_offers"),
     *("share_capabilities", "disable_healthchecks", "enable_healthchecks", "metrics_port", "metrics_enabled"),
     *("metrics_interval", "metrics_aliases", "metrics_profiling", "metrics_pending", "cf_crl_enabled"),
     *("cf_crl_definitions", "admission_enabled", "network_policy_enabled", "network_policy_from"),

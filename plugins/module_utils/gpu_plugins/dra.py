@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from ..shared.fixed_shares import MOST
 from ..shared.label_names import FIXED_SHARES
+from ..shared.mig_offers import parse_offers, plain
 from ..shared.minimums import version_in
 from ..shared.modes import (
     DRA_DRIVER,
@@ -47,7 +49,7 @@ class Seen:
     node: Mapping[str, Any]
     """How the node of this host is, as ``NodeState`` has it."""
     options: Mapping[str, object]
-    """``gpu_plugins_dra_extended_resource``, ``gpu_plugins_dra_shares``, and ``gpu_plugins_dra_fixed_shares``."""
+    """``gpu_plugins_dra_extended_resource``, ``_shares``, ``_fixed_shares``, and ``_mig_offers``."""
     namespace: str
     daemonset: str
     device_classes: Mapping[str, Any] = field(default_factory=dict)
@@ -76,6 +78,8 @@ class Dra:
     """Whether a slice is to be tried, which tells whether the cluster keeps shares."""
     mig: bool
     """Whether the driver is to see MIG devices that are made while it runs."""
+    mig_offers: str
+    """The MIG devices that it is to make for claims, as JSON; empty for none."""
     unwanted: List[Mapping[str, Any]]
     """Objects that are to go, as no node is served so any more."""
     warnings: List[str]
@@ -102,7 +106,9 @@ def dra(seen: Seen) -> Dra:
     extended = options.boolean("gpu_plugins_dra_extended_resource")
     shares = options.boolean("gpu_plugins_dra_shares")
     number = options.number("gpu_plugins_dra_fixed_shares", 0, MOST)
+    offered = options.mappings("gpu_plugins_dra_mig_offers")
     options.require_values()
+    offers = _mig_offers(offered)
     nodes, modes = resources(seen.nodes), _modes(seen)
     served = [node for node in nodes if _is_served(node, modes)]
     used = bool(served) or DRA_MODE in (seen.node["target"], *modes.values())
@@ -119,10 +125,19 @@ def dra(seen: Seen) -> Dra:
         shares=own[DRA_SHARE_CLASS] or (shares and gone),
         fixed=own[DRA_FIXED_CLASS] or gone,
         asks=used and shares and has_api,
-        mig=bool(_of_hosts(seen, "gpu_plugins_mig_config")),
+        mig=bool(_of_hosts(seen, "gpu_plugins_mig_config")) or bool(offers),
+        mig_offers=offers,
         unwanted=(_objects(seen) if DRA_DRIVER in classes and not used else []) + unwanted,
         warnings=_warnings(used and extended and not new, used and shares and not kept),
     )
+
+
+def _mig_offers(offers: Sequence[Mapping[str, Any]]) -> str:
+    try:
+        found = plain(parse_offers(offers))
+    except ValueError as error:
+        raise ValueError(f"gpu_plugins_dra_mig_offers cannot be used: {error}.") from error
+    return json.dumps(found) if found else ""
 
 
 def _keeps_shares(kept: Mapping[str, Any], offered: bool) -> bool:
@@ -176,7 +191,7 @@ def slices_of(slices: Mapping[str, Any], node: str) -> List[Mapping[str, Any]]:
 def devices_offered(slices: Iterable[Mapping[str, Any]]) -> int:
     """Return the number of GPUs that slices offer."""
     devices = (each for item in slices for each in mappings(_spec(item).get("devices")))
-    return len({_gpu(each) for each in devices if not _is_tainted(each)})
+    return len({_gpu(each) for each in devices if not _is_tainted(each) and not _is_to_be_made(each)})
 
 
 def driver_versions(slices: Iterable[Mapping[str, Any]]) -> Set[str]:
@@ -322,6 +337,12 @@ def _gpu(device: Mapping[str, Any]) -> str:
 
 def _is_tainted(device: Mapping[str, Any]) -> bool:
     return any(mapping(taint).get("key") == DRA_TAINT for taint in entries(device.get("taints")))
+
+
+def _is_to_be_made(device: Mapping[str, Any]) -> bool:
+    """Return whether a device is a MIG device of a GPU that is offered itself: it has no UUID yet."""
+    attributes = mapping(device.get("attributes"))
+    return "parentUUID" in attributes and "uuid" not in attributes
 
 
 def _info(node: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, List, Mapping
 
 from ..shared.finding import Finding
 from ..shared.minimums import cannot_cut
+from ..shared.modes import DRA_MODE, WHOLE_MODE
 from ..shared.options import OptionReader
 
 
@@ -15,8 +16,9 @@ def mig_toolkit(values: Mapping[str, Any], node: Mapping[str, Any], toolkit: Map
     """Return a finding where it does not, and is to. ``toolkit`` is the result of ``nvidia_runtime``."""
     options = OptionReader(values)
     seen = options.text("gpu_plugins_mig_strategy") != "none" or options.boolean("gpu_plugins_mig_label")
+    made = bool(options.mappings("gpu_plugins_dra_mig_offers"))
     options.require_values()
-    if not seen or node["target"] != "pgpu":
+    if not (seen and node["target"] == WHOLE_MODE) and not (made and node["target"] == DRA_MODE):
         return []
     version, mode = (str(toolkit.get(key) or "") for key in ("toolkit_version", "toolkit_mode"))
     return cannot_cut(version, mode)

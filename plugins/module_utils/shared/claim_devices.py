@@ -13,6 +13,8 @@ from typing import NamedTuple, Optional, Tuple
 
 MIG = "-mig-"
 """What the name of a MIG device has, and that of a GPU has not."""
+AT = "-at-"
+"""What the name of a MIG device has that is made for a claim, and that of one that is there without has not."""
 _FIXED = re.compile(r"(gpu-[0-9]{2,})-([1-9][0-9]{0,2})of([1-9][0-9]{0,2})\Z")
 _DEVICE = re.compile(r"gpu-([0-9]{2,4})(-mig-[a-z0-9-]+)?\Z")
 

@@ -25,7 +25,7 @@ from typing import (
 )
 
 from .api_json import ANY, ODD, checked, fit, named, of_each, shaped
-from .claim_devices import DeviceName, cut, device_of
+from .claim_devices import AT, DeviceName, cut, device_of
 from .inventory_annotation import WHOLE, GpuView, Tenant
 from .modes import (
     DRA_CLASSES,
@@ -222,31 +222,33 @@ class ClaimedGpus:
         return replace(gpu, tenants=tuple(tenants))
 
 
-def _whole(devices: Iterable[Tuple[str, GpuView]]) -> Iterator[GpuView]:
+def _whole(devices: Iterable[Tuple[str, GpuView]]) -> Iterator[Tuple[str, GpuView]]:
     """Yield devices, and of a GPU's fixed shares one with all their tenants, as large as they are together."""
     joined: Dict[str, GpuView] = {}
     for name, device in devices:
         if not cut(name)[1]:
-            yield device
+            yield name, device
             continue
         before = joined.get(device.uuid, replace(device, memory_bytes=0, tenants=()))
         memory, tenants = before.memory_bytes + device.memory_bytes, (*before.tenants, *device.tenants)
         joined[device.uuid] = replace(before, memory_bytes=memory, tenants=tenants)
-    yield from joined.values()
+    yield from joined.items()
 
 
-def _joined(devices: Iterable[GpuView]) -> Iterator[GpuView]:
+def _joined(devices: Iterable[Tuple[str, GpuView]]) -> Iterator[GpuView]:
     """Yield each GPU with the tenants of its MIG devices, which have as much of its cores as of its memory.
 
-    A GPU that is given as MIG devices alone is as large as they are together.
+    A GPU that is given as MIG devices alone is as large as they are together, or as the largest that can be made.
     """
-    found: Dict[str, List[GpuView]] = {}
-    for device in devices:
-        found.setdefault(device.uuid, []).append(device)
+    found: Dict[str, List[Tuple[str, GpuView]]] = {}
+    for name, device in devices:
+        found.setdefault(device.uuid, []).append((name, device))
     for same in found.values():
-        whole = next((device for device in same if not device.mig), None)
-        parts = [device for device in same if device.mig]
-        gpu = whole or replace(same[0], memory_bytes=sum(device.memory_bytes for device in parts))
+        whole = next((device for _, device in same if not device.mig), None)
+        # One that could be made is none.
+        parts = [device for name, device in same if device.mig and (AT not in name or device.tenants)]
+        largest = max(device.memory_bytes for _, device in same)
+        gpu = whole or replace(same[0][1], memory_bytes=max(largest, sum(device.memory_bytes for device in parts)))
         tenants = list(whole.tenants) if whole is not None else []
         for part in parts:
             cores = min(WHOLE, round(WHOLE * part.memory_bytes / max(1, gpu.memory_bytes)))
@@ -254,7 +256,7 @@ def _joined(devices: Iterable[GpuView]) -> Iterator[GpuView]:
                 replace(tenant, cores=cores, why=f"{tenant.why}, as MIG {part.mig[0]}") for tenant in part.tenants
             ]
         tenants.sort(key=lambda t: (t.namespace, t.pod, t.container))
-        classes = tuple(sorted({name for device in same for name in device.classes}))
+        classes = tuple(sorted({each for _, device in same for each in device.classes}))
         mig = tuple(sorted({part.mig[0] for part in parts}))
         yield replace(gpu, tenants=tuple(tenants), mig=mig, classes=classes)
 

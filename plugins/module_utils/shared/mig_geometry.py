@@ -42,6 +42,9 @@ class Profile:
     starts: Tuple[int, ...]
     count: int
     """How many of it a GPU can have."""
+    memory_mib: int = 0
+    engines: Tuple[Tuple[str, int], ...] = ()
+    """Its multiprocessors and engines, as attributes of MIG devices are named."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,15 @@ def parse(document: object) -> Dict[str, Tuple[Entry, ...]]:
     return found
 
 
+def profile_problem(profile: object) -> str:
+    """Return why this is not the name of a profile that makes a device of a whole GPU instance; empty if it is one."""
+    if isinstance(profile, str) and _PART.fullmatch(profile):
+        return f"{profile} is a part of a GPU instance; only whole ones are supported"
+    if not isinstance(profile, str) or not _PROFILE.fullmatch(profile):
+        return f"{profile!r} is not the name of a MIG profile, as 1g.18gb or 1g.18gb+me"
+    return ""
+
+
 def _unknown(mapping: Mapping[Any, Any], known: Sequence[str], what: str) -> List[str]:
     return [f"{what} has the unknown key {key!r} (known: {', '.join(known)})" for key in mapping if key not in known]
 
@@ -259,10 +271,8 @@ def _counts(value: object, enabled: object, what: str, problems: List[str]) -> T
     if value and enabled is False:
         problems.append(f"{what}: mig-devices are named although mig-enabled is false")
     for profile, count in value.items():
-        if isinstance(profile, str) and _PART.fullmatch(profile):
-            problems.append(f"{what}: {profile} is a part of a GPU instance; only whole ones are supported")
-        elif not isinstance(profile, str) or not _PROFILE.fullmatch(profile):
-            problems.append(f"{what}: {profile!r} is not the name of a MIG profile, as 1g.18gb or 1g.18gb+me")
+        problem = profile_problem(profile)
+        problems += [f"{what}: {problem}"] if problem else []
         if not _is_number(count):
             problems.append(f"{what}: {profile}: {count!r} is not a number of devices")
     if problems:

@@ -48,6 +48,15 @@ _MAX_COMPUTE_INSTANCES = 8
 _ATTEMPTS = 16
 """To list processes, while new ones start."""
 _NO_INSTANCE = 0xFFFFFFFF
+_ENGINES = (
+    ("multiprocessors", "multiprocessorCount"),
+    ("engines.copy", "copyEngineCount"),
+    ("engines.decoder", "decoderCount"),
+    ("engines.encoder", "encoderCount"),
+    ("engines.jpeg", "jpegCount"),
+    ("engines.ofa", "ofaCount"),
+)
+"""Fields of a profile, by what an attribute of its MIG devices is called."""
 Look = Callable[[], List[Card]]
 
 
@@ -203,9 +212,9 @@ def _apply(nvml: Nvml, look: Look, document: object, name: str, steps: Sequence[
 
 def _carry_out(nvml: Nvml, look: Look, step: Step, document: object, name: str, outcome: Outcome) -> None:
     handle = nvml.handle(step.card.index)
-    _destroy(nvml, handle, step.card, step.destroy)
+    destroy_instances(nvml, handle, step.card, step.destroy)
     if step.switches:
-        status = _set_mode(nvml, handle, step)
+        status = set_mode(nvml, handle, step)
         if status:
             (outcome.reboot if status == _RESET_REQUIRED else outcome.reset).append(step.card.uuid)
             return
@@ -213,7 +222,7 @@ def _carry_out(nvml: Nvml, look: Look, step: Step, document: object, name: str, 
         fresh = read_card(nvml, step.card.index)
         (step,) = (other for other in plan(document, name, _others(look, fresh)) if other.card.index == fresh.index)
         handle = nvml.handle(step.card.index)
-    _create(nvml, handle, step.card, step.create)
+    create_instances(nvml, handle, step.card, step.create)
 
 
 def _others(look: Look, fresh: Card) -> List[Card]:
@@ -236,19 +245,19 @@ def _put_back(nvml: Nvml, begun: Sequence[Step]) -> str:
         try:
             handle = nvml.handle(before.index)
             back = difference(read_card(nvml, before.index), bool(before.enabled), wanted)
-            _destroy(nvml, handle, back.card, back.destroy)
-            if back.switches and _set_mode(nvml, handle, back):
+            destroy_instances(nvml, handle, back.card, back.destroy)
+            if back.switches and set_mode(nvml, handle, back):
                 failures.append(f"{before} needs a reset")
                 continue
             handle = nvml.handle(before.index)
-            _create(nvml, handle, before, back.create)
+            create_instances(nvml, handle, before, back.create)
         except (NvmlError, MigError) as error:
             failures.append(f"{before}: {error}")
     return "; ".join(failures)
 
 
-def _set_mode(nvml: Nvml, handle: ctypes.c_void_p, step: Step) -> int:
-    """0, or why the mode is only pending: NVML's code for a GPU in use or one that cannot be reset from here."""
+def set_mode(nvml: Nvml, handle: ctypes.c_void_p, step: Step) -> int:
+    """Return 0, or why the mode is only pending: NVML's code for a GPU in use or one that cannot be reset from here."""
     status = ctypes.c_uint()
     nvml.call("nvmlDeviceSetMigMode", handle, ctypes.c_uint(int(step.enabled)), ctypes.byref(status))
     if status.value in (0, _IN_USE, _RESET_REQUIRED):
@@ -256,7 +265,8 @@ def _set_mode(nvml: Nvml, handle: ctypes.c_void_p, step: Step) -> int:
     raise NvmlError(status.value, f"MIG mode of {step.card} was set and not activated")
 
 
-def _destroy(nvml: Nvml, handle: ctypes.c_void_p, card: Card, instances: Sequence[Instance]) -> None:
+def destroy_instances(nvml: Nvml, handle: ctypes.c_void_p, card: Card, instances: Sequence[Instance]) -> None:
+    """Destroy these of a GPU's instances. Raises NvmlError."""
     # The driver lists instances in MIG mode only.
     found = {info.id: cell for cell, info in _instances(nvml, handle, card.profiles)} if instances else {}
     for instance in instances:
@@ -266,7 +276,8 @@ def _destroy(nvml: Nvml, handle: ctypes.c_void_p, card: Card, instances: Sequenc
         nvml.call("nvmlGpuInstanceDestroy", cell)
 
 
-def _create(nvml: Nvml, handle: ctypes.c_void_p, card: Card, instances: Sequence[Instance]) -> None:
+def create_instances(nvml: Nvml, handle: ctypes.c_void_p, card: Card, instances: Sequence[Instance]) -> None:
+    """Make these, each with one compute instance. Raises NvmlError, MigError."""
     for instance in instances:
         profile = card.profile(instance.profile)
         cell, compute = ctypes.c_void_p(), ctypes.c_void_p()
@@ -349,7 +360,10 @@ def _profiles(nvml: Nvml, handle: ctypes.c_void_p, enabled: bool) -> Tuple[Profi
         if enabled:
             size, starts = _placements(nvml, handle, info)
         name = info.name.decode().replace("MIG ", "", 1)
-        profiles.append(Profile(name, info.id, info.sliceCount, size, starts, info.instanceCount))
+        engines = tuple((key, getattr(info, field_)) for key, field_ in _ENGINES)
+        profiles.append(
+            Profile(name, info.id, info.sliceCount, size, starts, info.instanceCount, info.memorySizeMB, engines)
+        )
     return tuple(sorted(profiles, key=lambda profile: (profile.slices, profile.size, profile.name)))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import Any
 
@@ -274,3 +275,15 @@ def test_dra_driver_looks_at_processes_where_gpus_are_shared(kept: bool, number:
     found = dra(gpu_mode="dra", __gpu_plugins_kept_slice=keeping(kept), gpu_plugins_dra_fixed_shares=number)
     assert found["DaemonSet"]["spec"]["template"]["spec"].get("hostPID", False) is shares
     assert (["get"] in verbs_of(found["ClusterRole"], "pods")) is shares
+
+
+def test_dra_driver_may_make_mig_devices_where_they_are_offered() -> None:
+    offers = [{"gpus": ["NVIDIA H200*", 3], "profiles": ["1g.18gb", "1g.18gb+me"]}]
+    pods = [dra(gpu_mode="dra", **more)["DaemonSet"] for more in ({"gpu_plugins_dra_mig_offers": offers}, {})]
+    made, plain = (pod["spec"]["template"]["spec"]["containers"][0] for pod in pods)
+    (told,) = (word for word in made["command"] if word.startswith("--mig-offers="))
+    assert json.loads(told.partition("=")[2]) == [{"gpus": ["NVIDIA H200*", "3"], "profiles": offers[0]["profiles"]}]
+    assert made["securityContext"]["capabilities"]["add"] == ["SYS_ADMIN"]
+    names = [{each["name"] for each in container["env"]} for container in (made, plain)]
+    assert names[0] - names[1] == {"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"}
+    assert not [word for word in plain["command"] if word.startswith("--mig-offers")]

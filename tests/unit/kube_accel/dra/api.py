@@ -15,7 +15,7 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
 
 
 class FakeApi:
-    """``unknown``: fields of devices that this server does not keep."""
+    """``unknown``: fields of devices, and of slices, that this server does not keep."""
 
     def __init__(self, unknown: Iterable[str] = ()) -> None:
         self.unknown = set(unknown)
@@ -24,6 +24,8 @@ class FakeApi:
         self.claims: dict[str, dict[str, Any]] = {}
         self.writes: list[str] = []
         self.away = False
+        self.refused = ""
+        """A field of slices that this server finds invalid."""
         self.before_answer: Callable[[], None] = lambda: None
         """What happens between a POST and its answer."""
         self._wiped: list[dict[str, Any]] = []
@@ -42,7 +44,7 @@ class FakeApi:
         dry = self._writes("POST", path)
         name = f"{body['metadata']['generateName']}{self._version:05}"
         metadata = {**body["metadata"], "name": name, "uid": f"uid-{name}"}
-        found = self._store({**body, "metadata": metadata}, dry)
+        found = self._store({**body, "metadata": metadata}, dry, "POST")
         self.before_answer()
         return found
 
@@ -76,7 +78,7 @@ class FakeApi:
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """What is offered, by name."""
-        return {device["name"]: device for each in self.slices.values() for device in each["spec"]["devices"]}
+        return {device["name"]: device for each in self.slices.values() for device in each["spec"].get("devices", ())}
 
     def claim(self, name: str, *devices: str, uid: str = "", **result: Any) -> None:
         """Have a claim with these devices."""
@@ -100,15 +102,21 @@ class FakeApi:
         self.writes.append(f"{method} dry" if dry else method)
         return dry
 
-    def _store(self, body: dict[str, Any], dry: bool) -> dict[str, Any]:
+    def _store(self, body: dict[str, Any], dry: bool, method: str = "PUT") -> dict[str, Any]:
+        if self.refused in body["spec"]:
+            raise ApiRefusedError(422, f"spec.{self.refused}: Invalid value")
         found = copy.deepcopy(body)
         self._version += 1
         found["metadata"]["resourceVersion"] = str(self._version)
-        for device in found["spec"]["devices"]:
+        for field in self.unknown & found["spec"].keys():
+            del found["spec"][field]
+        for device in found["spec"].get("devices", ()):
             for key in self.unknown & device.keys():
                 del device[key]
             for taint in device.get("taints", ()):
                 taint.setdefault("timeAdded", "2026-11-28T00:00:00Z")
+        if dry and method == "POST":
+            del found["metadata"]["resourceVersion"]  # as what was never stored has none
         if not dry:
             self.slices[found["metadata"]["name"]] = found
         return copy.deepcopy(found)

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from kube_accel.dra.checkpoint import Checkpoint
+from kube_accel.dra.maker import Maker
 from kube_accel.dra.node_devices import NodeDevices
+from kube_accel.dra.offering import Offerer
+from kube_accel.dra.partitioner import Partitioner
 from kube_accel.dra.preparer import Preparer
 from kube_accel.dra.shares import Shares
 from kube_accel.dra.specifications import ClaimSpecifications
@@ -19,6 +22,7 @@ from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.enforce.shim import FILES
 from kube_accel.kube.client import KubeClient
 from kube_accel.model import Gpu, GpuHealth
+from kube_accel.nvml.gpus import HeldGpus
 from kube_accel.plugin.node.cdi_writer import CdiDocuments, CdiOptions
 from kube_accel.plugin.node.driver_files import DriverFinder
 from kube_accel.sharing.delivery import Delivery
@@ -69,12 +73,17 @@ class ClaimNode:
         made.see(inventory(4))
         return made
 
+    def maker(self, checkpoint: Checkpoint) -> Maker:
+        """None of its GPUs is offered in parts."""
+        return Maker(Partitioner(cast(HeldGpus, None), self.state), checkpoint, self.devices, Offerer(()))
+
     def preparer(self, shares: Shares | None = None, status: StatusWriter | None = None) -> Preparer:
         documents = CdiDocuments(CdiOptions(self.cdi), self.root / "dev", self.root / "proc", self.root / "sys")
         delivery = Delivery(driver_root_here=str(self.root))
         specifications = ClaimSpecifications(self.cdi, documents, delivery, shares or Shares(None))
         checkpoint = Checkpoint(self.state, self.boot_id)
-        return Preparer(cast(KubeClient, self.api), POOL, checkpoint, specifications, self.devices, status)
+        maker = self.maker(checkpoint)
+        return Preparer(cast(KubeClient, self.api), POOL, checkpoint, specifications, self.devices, maker, status)
 
     def files(self) -> list[str]:
         """The specifications there are."""

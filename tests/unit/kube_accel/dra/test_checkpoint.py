@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, PreparedClaim, PreparedDevice
+from kube_accel.dra.partitions import Placement
 from kube_accel.dra.portions import Portion
 
 CLAIM = PreparedClaim("team", "a", (PreparedDevice("gpus", "gpu-00", "GPU-0"),))
@@ -99,10 +100,10 @@ def test_damaged_file_is_set_aside(checkpoint: Checkpoint, tmp_path: Path, text:
 
 
 def test_file_of_a_later_version_is_left_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    (tmp_path / "claims.json").write_text('{"version": 4}')
-    with pytest.raises(CheckpointError, match="has version 4, and this program reads 3"):
+    (tmp_path / "claims.json").write_text('{"version": 5}')
+    with pytest.raises(CheckpointError, match="has version 5, and this program reads 4"):
         claims(checkpoint)
-    assert (tmp_path / "claims.json").read_text() == '{"version": 4}'
+    assert (tmp_path / "claims.json").read_text() == '{"version": 5}'
 
 
 def test_parts_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -119,6 +120,27 @@ def test_parts_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Check
     mig = PreparedClaim("team", "c", (PreparedDevice("r", "gpu-01-mig-1g10gb-0", "MIG-0", parent="GPU-1"),))
     save(checkpoint, "w", mig)
     assert (version(), claims(checkpoint)) == (3, {"u": CLAIM, "v": share, "w": mig})
+    place = Placement("1g.10gb", 4, 1)
+    made = PreparedClaim(
+        "team", "d", (PreparedDevice("r", "gpu-02-mig-1g10gb-at-4", "", parent="GPU-2", placement=place),)
+    )
+    save(checkpoint, "x", made)
+    assert (version(), claims(checkpoint)["x"]) == (4, made)
+
+
+def test_gpus_put_into_mig_mode_are_known_after_a_reboot(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with checkpoint.locked() as prepared:
+        prepared.switched.add("GPU-2")
+        prepared.save()
+    (tmp_path / "boot_id").write_text("second\n")
+    save(checkpoint, "u", CLAIM)
+    with checkpoint.locked() as prepared:
+        assert prepared.holdings.switched == {"GPU-2"}
+
+
+def made(gpu: str, start: int, size: int) -> PreparedDevice:
+    """A device that is to be made."""
+    return PreparedDevice("r", f"{gpu}-at-{start}", "", parent=gpu, placement=Placement(f"{size}g", start, size))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +157,11 @@ def test_parts_are_kept_from_who_would_make_whole_gpus_of_them(checkpoint: Check
             False,
         ),
         (PreparedDevice("r", "gpu-00", "GPU-0", admin=True), PreparedDevice("r", "gpu-00", "GPU-0"), False),
+        (made("GPU-0", 0, 4), made("GPU-0", 4, 1), False),
+        (made("GPU-0", 0, 4), made("GPU-0", 3, 1), True),
+        (made("GPU-0", 0, 4), made("GPU-1", 0, 4), False),
+        (made("GPU-0", 0, 4), PreparedDevice("r", "gpu-00", "GPU-0"), True),
+        (PreparedDevice("r", "gpu-01", "GPU-1"), made("GPU-0", 0, 4), False),
     ],
 )
 def test_taker_is_known_by_device_and_gpu(held: PreparedDevice, wanted: PreparedDevice, takes: bool) -> None:

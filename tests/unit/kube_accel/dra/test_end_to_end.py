@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from kube_accel.kube.proto import dra_pb2 as pb
 from kube_accel.metrics import families
 from kube_accel.plugin.allocation.ledger import running
 from kube_accel.rpc.channel import Channel
+from sim.nvml.topology import Topology
 from unit.kube_accel.api_host import NODE, ApiHost
 from unit.kube_accel.metrics.page import Page
 from waiting import wait
 
 DRIVER = "gpu.kube-accel.io"
+SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+OFFERS = '--mig-offers=[{"gpus": [0, 1], "profiles": ["1g.10gb", "3g.40gb"]}]'
 
 
 class DraHost(ApiHost):
@@ -87,15 +91,31 @@ class DraHost(ApiHost):
     def slices(self) -> list[dict[str, Any]]:
         return self.store.all("resourceslices")
 
-    def claim(self, *devices: str) -> str:
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """What is offered, by name."""
+        return {device["name"]: device for each in self.slices() for device in each["spec"].get("devices", ())}
+
+    def prepare(self, uid: str, name: str = "claim") -> Any:
+        """As kubelet has a claim prepared; the answer for it."""
+        request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace=self.namespace, uid=uid, name=name)])
+        answer = self.call("", f"{SERVICE}/NodePrepareResources", request, pb.NodePrepareResourcesResponse)
+        return answer.claims[uid]
+
+    def release(self, uid: str, name: str = "claim") -> str:
+        """The same when its pods have ended; why it failed."""
+        request = pb.NodeUnprepareResourcesRequest(claims=[pb.Claim(namespace=self.namespace, uid=uid, name=name)])
+        answer = self.call("", f"{SERVICE}/NodeUnprepareResources", request, pb.NodeUnprepareResourcesResponse)
+        return str(answer.claims[uid].error)
+
+    def claim(self, *devices: str, name: str = "claim") -> str:
         """Create a claim that has these devices; its UID."""
-        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "claim"}}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
         results = [
             {"request": "gpus", "driver": DRIVER, "pool": f"{NODE}/kube-accel", "device": device} for device in devices
         ]
         status = {"allocation": {"devices": {"results": results}}}
         made = self.store.create("resourceclaims", self.namespace, {**body, "spec": {}})
-        self.store.edit("resourceclaims", self.namespace, "claim", lambda claim: claim.update(status=status))
+        self.store.edit("resourceclaims", self.namespace, name, lambda claim: claim.update(status=status))
         return str(made["metadata"]["uid"])
 
 
@@ -120,10 +140,11 @@ def test_driver_serves_claims_until_it_is_stopped(host: DraHost) -> None:
     wait(lambda: "not registered" in host.page("/readyz")[1], "the driver not to be ready")
     host.register("12345678-90ab")
     wait(lambda: host.page("/readyz")[0] == 200, "the driver to be ready")
-    assert host.validated()[-3:] == [
+    assert host.validated()[-4:] == [
         "ok    driver: registered, 0 claims prepared",
         "ok    slices: as they should be",
         "ok    shares: off",
+        "ok    MIG devices: off",
     ]
 
     uid = host.claim("gpu-01", "gpu-05")
@@ -191,9 +212,50 @@ def test_wiped_slices_are_back_and_sick_gpus_tainted(host: DraHost) -> None:
     wait(lambda: sick() == ["gpu-02"], "the lost GPU to be tainted")
 
 
+def test_mig_device_is_made_while_its_claim_is_prepared(host: DraHost) -> None:
+    host.dra(OFFERS)
+    wait(lambda: len(host.devices()) == 8 + 2 * 9, "the devices")
+    before = Topology.load(host.conf).render()
+    one, other = "gpu-00-mig-3g40gb-at-4", "gpu-00-mig-1g10gb-at-0"
+    first, second = host.claim(one), host.claim(other, name="other")
+    assert not host.prepare(first).error
+    assert not host.prepare(second, "other").error
+    made = Topology.load(host.conf)
+    assert (made.gpus[0].mig, sorted(mig.profile for mig in made.migs)) == (1, ["1g.10gb", "3g.40gb"])
+    files = [(host.root / f"cdi/kube-accel.io-claim-{uid}.json").read_text() for uid in (first, second)]
+    assert all('"/dev/nvidia0"' in text for text in files)
+    # It is the whole of what is offered that stays as it was: a device that is there has no other name.
+    assert len(host.devices()) == 8 + 2 * 9
+    assert not [name for name, device in host.devices().items() if "taints" in device]
+    assert not host.release(first)
+    assert not host.release(second, "other")
+    assert Topology.load(host.conf).render() == before
+
+
+def test_killed_driver_goes_on_with_the_device_that_it_made(host: DraHost) -> None:
+    process = host.dra(OFFERS)
+    wait(lambda: len(host.devices()) == 8 + 2 * 9, "the devices")
+    before = Topology.load(host.conf).render()
+    uid = host.claim("gpu-00-mig-3g40gb-at-4")
+    host.edit(lambda topology: topology.wedge("nvmlGpuInstanceCreateComputeInstance"))
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(host.prepare, uid)
+        wait(lambda: Topology.load(host.conf).gpu_instances, "half of the device")
+        process.kill()
+        assert answer.exception() is not None
+    host.edit(lambda topology: topology.wedge(None))
+    host.dra(OFFERS)
+    assert not host.prepare(uid).error
+    (mig,) = Topology.load(host.conf).migs
+    assert mig.profile == "3g.40gb"
+    assert not host.release(uid)
+    assert Topology.load(host.conf).render() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "lost", "reason"),
     [
+        (['--mig-offers=[{"gpus": [0]}]'], "", "--mig-offers: offer 1: profiles is required"),
         (["--kubelet-registry-dir=/nowhere"], "", "--kubelet-registry-dir /nowhere is no directory"),
         ([], "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_HOST and _PORT are not set"),
     ],

@@ -55,7 +55,10 @@ def publish(state_dir: Path, api: FakeApi, slices: list[dict[str, Any]]) -> Publ
     devices = NodeDevices(state_dir)
     devices.see(ready(2))
     made = Publisher(
-        cast(KubeClient, api), "node-1", state_dir, lambda keeps, withheld, _: devices.wanted(keeps, withheld, ())
+        cast(KubeClient, api),
+        "node-1",
+        state_dir,
+        lambda keeps, _, withheld, fixed: devices.wanted(keeps, withheld, ()),
     )
     for each in slices:
         try:

@@ -10,11 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from kube_accel.dra.node_devices import NodeDevices
+from kube_accel.dra.offering import Offering
+from kube_accel.dra.partitions import Divided, divided
 from kube_accel.dra.publisher import Publisher
 from kube_accel.kube.client import KubeClient
+from kube_accel.shared.mig_geometry import Card, Profile
 from unit.kube_accel.dra.api import FakeApi
-from unit.kube_accel.plugin.fakes import LOST, ready
+from unit.kube_accel.plugin.fakes import LOST, ready, uuid
 from waiting import wait
 
 
@@ -26,10 +31,12 @@ class Node:
         self.devices = NodeDevices(state / "sys")
         self.devices.see(ready(3))
         self.prepared: set[str] = set()
+        self.divided: dict[str, Divided] = {}
         self.publisher = Publisher(cast(KubeClient, api), "node-1", state, self._wanted)
 
-    def _wanted(self, keeps_taints: bool, withheld: bool, fixed: int) -> Any:
-        return self.devices.wanted(keeps_taints, withheld, self.prepared, fixed=fixed)
+    def _wanted(self, keeps_taints: bool, keeps_counters: bool, withheld: bool, fixed: int) -> Any:
+        offering = Offering(self.divided if keeps_counters else {})
+        return self.devices.wanted(keeps_taints, withheld, self.prepared, fixed=fixed, offering=offering)
 
     def see(self, *lost: int) -> None:
         self.devices.see(ready(3, dict.fromkeys(lost, LOST)))
@@ -153,6 +160,58 @@ def test_fields_that_are_not_kept_are_told_and_not_sent_again(tmp_path: Path) ->
         wait(lambda: node.publisher.dropped == {"capacity"})
         node.publisher.wake()
     assert node.api.writes == ["POST"]
+
+
+def divide(node: Node) -> list[str]:
+    """Have MIG devices be made of the last GPU; the devices of all."""
+    profiles = (Profile("1g.10gb", 19, 1, 1, (0, 1), 2),)
+    card = Card(2, uuid(2), "NVIDIA H100", 0, enabled=False, profiles=profiles)
+    node.divided = {card.uuid: divided(card, ["1g.10gb"], (), whole=True)}
+    return [*ALL, "gpu-02-mig-1g10gb-at-0", "gpu-02-mig-1g10gb-at-1"]
+
+
+def test_counters_are_tried_and_then_in_a_slice_before_devices(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    names = divide(node)
+    with node.running():
+        node.wait(*names)
+        node.api.deliver(node.publisher)
+        node.see(1)
+        node.wait(*names, tainted="gpu-01")
+        counters, devices = sorted(node.api.slices.values(), key=lambda each: str(each["metadata"]["name"]))
+        assert [each["name"] for each in counters["spec"]["sharedCounters"]] == ["gpu-02"]
+        assert "devices" not in counters["spec"]
+        pools = [each["spec"]["pool"] for each in (counters, devices)]
+        assert pools == [{"name": "node-1/kube-accel", "generation": 1, "resourceSliceCount": 2}] * 2
+        node.divided = {}
+        node.see()
+        node.wait(*ALL)
+        (left,) = node.api.slices.values()
+        assert left["spec"]["pool"]["resourceSliceCount"] == 1
+        assert "sharedCounters" not in left["spec"]
+    assert node.api.writes[:4] == ["POST dry", "POST dry", "POST", "POST"]
+
+
+@pytest.mark.parametrize("unknown", [["sharedCounters", "consumesCounters"], ["sharedCounters"], ["consumesCounters"]])
+def test_nothing_is_offered_twice_where_counters_are_lost(tmp_path: Path, unknown: list[str]) -> None:
+    """No moment has devices without the counters by which they exclude each other."""
+    node = Node(FakeApi(unknown), tmp_path)
+    divide(node)
+    with node.running():
+        node.wait(*ALL)
+        assert node.publisher.dropped <= set(unknown)
+        assert node.publisher.dropped
+    assert [each for each in node.api.writes if "dry" not in each] == ["POST"]
+
+
+def test_older_server_that_refuses_counters_gets_none(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.refused = "sharedCounters"
+    node = Node(api, tmp_path)
+    divide(node)
+    with node.running():
+        node.wait(*ALL)
+        assert node.publisher.dropped == {"sharedCounters"}
 
 
 def test_node_that_a_device_plugin_serves_is_refused(tmp_path: Path) -> None:

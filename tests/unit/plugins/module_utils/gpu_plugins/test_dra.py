@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_accel.dra.changes import changes
+from kube_accel.dra.partitions import divided
 from kube_accel.dra.slices import DRIVER, devices, in_slices
+from kube_accel.shared.mig_geometry import Card, Profile
 from kube_accel.shared.modes import DRA_SHARE_CLASS
 from unit.kube_accel.plugin.fakes import inventory, uuid
 from unit.roles.conftest import keeping
@@ -31,7 +34,7 @@ Object = dict[str, Any]
 HAS_API: Object = {"results": [{"api_found": True, "resources": []}]}
 NO_API: Object = {"results": [{"api_found": False, "resources": []}]}
 CLASS: Object = {"results": [{"api_found": True, "resources": [{"metadata": {"name": DRIVER}}]}]}
-OPTIONS = ("gpu_plugins_dra_extended_resource", "gpu_plugins_dra_shares", "gpu_plugins_dra_fixed_shares")
+OPTIONS = tuple(f"gpu_plugins_dra_{name}" for name in ("extended_resource", "shares", "fixed_shares", "mig_offers"))
 KEPT, DROPPED = keeping(True), keeping(False)
 SHARES: Object = {"results": [{"api_found": True, "resources": [{"metadata": {"name": DRA_SHARE_CLASS}}]}]}
 
@@ -51,12 +54,13 @@ def planned(
     extended: object = True,
     shares: object = True,
     number: object = 0,
+    offers: object = (),
     target: str = "pgpu",
     **more: Any,
 ) -> Dra:
     hostvars = {host: {"gpu_mode": mode} for host, mode in (modes or {}).items()}
     seen: Object = {"hosts": list(hostvars), "hostvars": hostvars, "device_classes": HAS_API} | more
-    options = dict(zip(OPTIONS, (extended, shares, number), strict=True))
+    options = dict(zip(OPTIONS, (extended, shares, number, offers), strict=True))
     return dra(Seen({"resources": list(nodes)}, {"target": target}, options, "kube-system", "ds", **seen))
 
 
@@ -261,3 +265,31 @@ def test_slices_of_any_form_are_counted(odd: object) -> None:
     found = slices_of({"resources": [{"spec": spec}, {"spec": odd}]}, "n")
     assert devices_offered(found) >= 0
     assert driver_versions([*found, {"spec": {"devices": [{"attributes": odd}, odd]}}]) == set()
+
+
+def test_offered_mig_devices_are_told_to_the_driver() -> None:
+    offers = [{"gpus": ["NVIDIA H200*", 3], "profiles": ["1g.18gb"]}]
+    found = planned(node("dra"), offers=offers)
+    assert (found.mig, json.loads(found.mig_offers)) == (
+        True,
+        [{"gpus": ["NVIDIA H200*", "3"], "profiles": ["1g.18gb"]}],
+    )
+    assert (planned(node("dra")).mig, planned(node("dra")).mig_offers) == (False, "")
+    with pytest.raises(ValueError, match="gpu_plugins_dra_mig_offers cannot be used: offer 1: '1g' is not the name"):
+        planned(node("dra"), offers=[{"profiles": ["1g"]}])
+    with pytest.raises(ValueError, match=r"gpu_plugins_dra_mig_offers is .* set it to a list of mappings"):
+        planned(node("dra"), offers="1g.18gb")
+
+
+def test_gpus_are_counted_without_devices_to_be_made() -> None:
+    card = Card(0, uuid(0), "NVIDIA H100", 0, enabled=False, profiles=(Profile("1g.10gb", 19, 1, 1, (0, 1), 2),))
+    offered = {uuid(0): divided(card, ["1g.10gb"], (), whole=True)}
+
+    def written(*good: str) -> list[Object]:
+        found = in_slices(devices(inventory(2), good, {}, divided=offered))
+        return [dict(each) for each in changes([], found, found, "n").writes.values()]
+
+    slices = written(uuid(0), uuid(1))
+    assert [len(each["spec"].get("devices", ())) for each in slices] == [0, 4]
+    assert devices_offered(slices) == 2
+    assert devices_offered(written(uuid(1))) == 1

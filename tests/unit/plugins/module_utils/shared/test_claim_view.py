@@ -109,6 +109,31 @@ def test_mig_devices_are_told_of_with_their_gpu() -> None:
     assert tenant.why == "by ResourceClaim cut, as MIG 3g.40gb"
 
 
+def to_be_made(index: int, start: int, gib: int = 40) -> dict[str, Any]:
+    """A MIG device that is made when a claim has it."""
+    made = mig(index, 0, gib)
+    del made["attributes"]["uuid"]
+    return {**made, "name": f"gpu-{index:02}-mig-3g{gib}gb-at-{start}"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_mig_device_counts_while_it_is_made(whole: bool) -> None:
+    had = claim("cut", "cut", portion=None)
+    had["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-00-mig-3g40gb-at-4"
+    made = slices(*([device(0)] if whole else []), to_be_made(0, 0), to_be_made(0, 4), to_be_made(0, 0, 80))
+    counters = copy.deepcopy(made)
+    del counters["spec"]["devices"]
+    counters["spec"]["sharedCounters"] = [{"name": "gpu-00", "counters": {"slices": {"value": "7"}}}]
+    for each in (made, counters):
+        each["spec"]["pool"]["resourceSliceCount"] = 2
+    for claims, profiles, held in (([], (), []), ([had], ("3g.40gb",), [("cut", "main", 50, 40)])):
+        found = view(
+            [node()], [system(), pod("cut", {"x": "cut"}, "main")], objects=ClaimObjects([counters, made], claims)
+        )
+        (gpu,) = found.nodes[0].gpus
+        assert (gpu.memory_bytes // GIB, gpu.mig, tenants(found)) == (80, profiles, held)
+
+
 def tenants(found: ClusterView, gpu: int = 0) -> list[tuple[str, str, int, int]]:
     return [(t.pod, t.container, t.cores, t.memory_bytes // GIB) for t in found.nodes[0].gpus[gpu].tenants]
 

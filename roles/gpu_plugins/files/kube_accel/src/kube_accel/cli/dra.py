@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import threading
 
 from kube_accel.cli.daemon import Start, run_daemon
@@ -14,6 +15,7 @@ from kube_accel.nvml.monitor import GpuMonitor
 from kube_accel.plugin.configuration.options import NodeError
 from kube_accel.plugin.mode_lock import DRA
 from kube_accel.plugin.node.cdi_writer import CdiOptions
+from kube_accel.shared.mig_offers import MigOffer, parse_offers
 from kube_accel.sharing.delivery import Delivery, Strategy
 
 
@@ -71,6 +73,7 @@ def _options(arguments: argparse.Namespace) -> DraOptions:
         )
         if arguments.shares or arguments.fixed_shares
         else None,
+        mig_offers=_mig_offers(arguments.mig_offers),
         metrics=MetricsOptions(
             arguments.metrics_interval,
             arguments.metrics_aliases,
@@ -79,3 +82,10 @@ def _options(arguments: argparse.Namespace) -> DraOptions:
             arguments.metrics_pending_all,
         ),
     )
+
+
+def _mig_offers(text: str) -> tuple[MigOffer, ...]:
+    try:
+        return parse_offers(json.loads(text))
+    except ValueError as error:
+        raise NodeError(f"--mig-offers: {error}") from error

@@ -187,6 +187,8 @@ def _add_dra(dra: argparse.ArgumentParser) -> None:
     shares.add_argument("--shares", action="store_true", help="let claims say how much of a GPU they want")
     shares.add_argument("--fixed-shares", action="store_true", help="cut GPUs into equal shares if a label says so")
     _add_interposer(shares)
+    help_ = "MIG devices to make for claims, as gpu_plugins_dra_mig_offers has them"
+    dra.add_argument("--mig-offers", default="[]", metavar="JSON", help=help_)
 
 
 def _add_cutting(group: argparse._ArgumentGroup) -> None:

@@ -271,6 +271,15 @@ def check_dra(status: Mapping[str, Any]) -> Iterator[Check]:
         ("shares", shares, shares in (OFFERED, NOT_WANTED), off),
     ):
         yield Check(Status.OK, name, detail) if well else Check(Status.FAIL, name, detail, remedy)
+    mig, notes = status["mig"], "; ".join(f"GPU {uuid}: {note}" for uuid, note in status["gpus"].items())
+    if mig not in (OFFERED, NOT_WANTED):
+        yield Check(Status.FAIL, "MIG devices", mig, "correct that, or leave gpu_plugins_dra_mig_offers empty")
+    elif notes:
+        yield Check(
+            Status.WARN, "MIG devices", notes, "correct that, or leave the GPU out of gpu_plugins_dra_mig_offers"
+        )
+    else:
+        yield Check(Status.OK, "MIG devices", mig)
 
 
 def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str, clients: Collection[str] = ()) -> Check:

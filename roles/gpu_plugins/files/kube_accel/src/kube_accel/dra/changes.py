@@ -12,12 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kube_accel.dra.slices import DRIVER, Device
+from kube_accel.dra.slices import DRIVER, Device, is_counters
 from kube_accel.shared.modes import dra_pool
 
 Slice = Mapping[str, Any]
 """A ResourceSlice as the API server has it."""
 
+_DEVICES: Final = "devices"
+COUNTERS: Final = "sharedCounters"
+"""The fields of which a slice has one."""
 _TYPE: Final = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
 
 
@@ -50,7 +53,7 @@ def changes(
     changed = {
         place
         for place, each in current.items()
-        if each["spec"]["pool"] != described or not same(each["spec"].get("devices") or (), accepted[place])
+        if each["spec"]["pool"] != described or not same(contents(each), accepted[place])
     }
     missing = [place for place in range(len(wanted)) if place not in current]
     if missing or len(changed) > 1:
@@ -63,15 +66,28 @@ def changes(
     )
 
 
+def contents(each: Slice) -> Sequence[Device]:
+    """Return a slice's devices, or its sets of counters."""
+    found: Sequence[Device] = each["spec"].get(COUNTERS) or each["spec"].get(_DEVICES) or ()
+    return found
+
+
+def _written(items: Sequence[Device]) -> dict[str, list[Device]]:
+    return {COUNTERS if items and is_counters(items[0]) else _DEVICES: list(items)}
+
+
 def same(one: Iterable[Device], other: Iterable[Device]) -> bool:
     """Return whether devices are alike, but for when they were tainted, which the API server notes."""
     return [_untimed(device) for device in one] == [_untimed(device) for device in other]
 
 
 def dropped(wanted: Sequence[Device], stored: Sequence[Device]) -> frozenset[str]:
-    """Return the fields of devices that were not stored as they were sent; ``devices`` where whole ones were not."""
+    """Return the fields of devices that were not stored as they were sent.
+
+    Where whole ones were not, it is the field of the slice that has them.
+    """
     if [device["name"] for device in wanted] != [device.get("name") for device in stored]:
-        return frozenset({"devices"})
+        return frozenset(_written(wanted))
     pairs = [(_untimed(sent), _untimed(kept)) for sent, kept in zip(wanted, stored, strict=True)]
     return frozenset(key for sent, kept in pairs for key in sent if sent[key] != kept.get(key))
 
@@ -103,7 +119,8 @@ def _updated(current: Slice, described: Mapping[str, Any], devices: Sequence[Dev
         if "timeAdded" in taint
     }
     # An item of a list has no type.
-    return {**_TYPE, **current, "spec": {**current["spec"], "pool": dict(described), "devices": _since(devices, times)}}
+    rest = {key: value for key, value in current["spec"].items() if key not in (_DEVICES, COUNTERS)}
+    return {**_TYPE, **current, "spec": {**rest, "pool": dict(described), **_written(_since(devices, times))}}
 
 
 def _since(devices: Iterable[Device], times: Mapping[tuple[str, str], str]) -> list[Device]:
@@ -123,5 +140,5 @@ def _created(place: int, described: Mapping[str, Any], devices: Sequence[Device]
         **_TYPE,
         # By their names slices are gone through when devices are allocated.
         "metadata": {"generateName": f"{place:02x}-{DRIVER}-{node}-"},
-        "spec": {"driver": DRIVER, "nodeName": node, "pool": dict(described), "devices": list(devices)},
+        "spec": {"driver": DRIVER, "nodeName": node, "pool": dict(described), **_written(devices)},
     }

@@ -13,34 +13,38 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kube_accel.dra.partitions import Placement
 from kube_accel.dra.portions import Portion
 from kube_accel.files import replacing
 from kube_accel.shared.api_json import ANY, ApiJsonError, fit, read_object
 
 _log = logging.getLogger(__name__)
 
-VERSION: Final = 3
+VERSION: Final = 4
+_MIG_VERSION: Final = 3
 _SHARE_VERSION: Final = 2
 _WHOLE_VERSION: Final = 1
-"""Written while no claim has a share or a MIG device, for who reads no other: it would make whole GPUs of these."""
+"""Written while no claim has more, for who reads no other: whole GPUs would be made of shares and of MIG devices."""
 FILE: Final = "claims.json"
 _DEVICE: Final = {
     "request!": str,
     "device!": str,
-    "uuid!": str,
+    "uuid": str,
     "parentUuid": str,
     "admin": bool,
     "shareId": str,
     "share": {"cores!": int, "memoryBytes!": int},
+    "placement": {"profile!": str, "start!": int, "size!": int},
 }
 _SHAPE: Final = {
     "version!": int,
     "bootId!": str,
     "claims!": {ANY: {"namespace!": str, "name!": str, "devices!": [_DEVICE]}},
+    "switched": [str],
 }
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -64,14 +68,28 @@ class PreparedDevice:
     """None for all of it."""
     parent: str = ""
     """GPU that a MIG device is a part of; empty for a GPU."""
+    placement: Placement | None = None
+    """Where a MIG device is made for the claim; it has no UUID before. None for what is there without claims."""
+
+    @property
+    def gpu(self) -> str:
+        """Return the UUID of the GPU that it is, or is a part of."""
+        return self.parent or self.uuid
 
     def takes_of(self, other: PreparedDevice) -> bool:
         """Return whether both are of one GPU, whatever it is called now, and this one keeps others from it.
 
-        MIG devices of one GPU leave each other alone.
+        MIG devices of one GPU leave each other alone, if they are not at one place.
         """
-        same = self.device == other.device or self.uuid in (other.uuid, other.parent) or self.parent == other.uuid
-        return same and not self.admin
+        if self.admin:
+            return False
+        if self.device == other.device:
+            return True
+        if self.parent and other.parent:
+            mine, its = self.placement, other.placement
+            place = mine is not None and its is not None and mine.overlaps(its.start, its.size)
+            return self.gpu == other.gpu and (place or bool(self.uuid and self.uuid == other.uuid))
+        return self.gpu == other.gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,39 @@ class PreparedClaim:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def made(self) -> tuple[PreparedDevice, ...]:
+        """Return the devices that are made for it, and destroyed after it."""
+        return tuple(device for device in self.devices if device.placement is not None)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all of its devices are there."""
+        return all(device.uuid for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What is prepared, at one look."""
+
+    devices: tuple[PreparedDevice, ...] = ()
+    switched: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that the driver has put into MIG mode, and is to take out of it."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the devices."""
+        return frozenset(device.device for device in self.devices)
+
+    @property
+    def made(self) -> bool:
+        """Return whether a device is made for a claim."""
+        return any(device.placement is not None for device in self.devices)
+
+    def of(self, gpu: str) -> tuple[PreparedDevice, ...]:
+        """Return the devices of the GPU with this UUID."""
+        return tuple(device for device in self.devices if device.gpu == gpu)
+
 
 @dataclass(slots=True)
 class Prepared:
@@ -99,12 +150,22 @@ class Prepared:
     rest: Mapping[str, Any]
     saved: Callable[[Prepared, int], None]
     """Called with a descriptor of each file that is written."""
+    switched: set[str] = field(default_factory=set)
+    """UUIDs of the GPUs that the driver has put into MIG mode, and is to take out of it."""
+
+    @property
+    def holdings(self) -> Holdings:
+        """Return all that is prepared."""
+        devices = tuple(device for claim in self.claims.values() for device in claim.devices)
+        return Holdings(devices, frozenset(self.switched))
 
     def save(self) -> None:
         """Have the file say so, on disk. Raises OSError."""
         claims = {uid: _document(claim) for uid, claim in self.claims.items()}
         version = max((_version(each) for claim in self.claims.values() for each in claim.devices), default=1)
         document = {**self.rest, "version": version, "bootId": self.boot_id, "claims": claims}
+        if self.switched:
+            document["switched"] = sorted(self.switched)
         with replacing(self.path) as file:
             # Indented, it would be made by Python and not by C, while a pod waits.
             file.write(json.dumps(document).encode() + b"\n")
@@ -145,7 +206,7 @@ class Checkpoint:
         known = self._known
         try:
             if known is not None and known.boot_id == boot and _mark(self._path.stat()) == self._mark:
-                return replace(known, claims=dict(known.claims))
+                return _copy(known)
             with self._path.open("rb") as file:
                 prepared = self._understood(file.read(), boot)
                 self._know(prepared, file.fileno())
@@ -154,7 +215,7 @@ class Checkpoint:
         if prepared.boot_id == boot:
             return prepared
         _log.info("the machine was rebooted, no claim is prepared", extra={"claims": len(prepared.claims)})
-        prepared = self._prepared(boot, rest=prepared.rest)
+        prepared = self._prepared(boot, rest=prepared.rest, switched=prepared.switched)
         prepared.save()
         return prepared
 
@@ -162,12 +223,16 @@ class Checkpoint:
         if self._file >= 0:
             os.close(self._file)
         self._file, self._mark = os.dup(file), _mark(os.fstat(file))
-        self._known = replace(prepared, claims=dict(prepared.claims))
+        self._known = _copy(prepared)
 
     def _prepared(
-        self, boot: str, claims: dict[str, PreparedClaim] | None = None, rest: Mapping[str, Any] | None = None
+        self,
+        boot: str,
+        claims: dict[str, PreparedClaim] | None = None,
+        rest: Mapping[str, Any] | None = None,
+        switched: set[str] | None = None,
     ) -> Prepared:
-        return Prepared(self._path, boot, claims or {}, rest or {}, self._know)
+        return Prepared(self._path, boot, claims or {}, rest or {}, self._know, switched or set())
 
     def _understood(self, text: bytes, boot: str) -> Prepared:
         try:
@@ -178,15 +243,20 @@ class Checkpoint:
                     f"{self._path} has version {version}, and this program reads {VERSION}; run the one that wrote it"
                 )
             fit(document, _SHAPE, str(self._path))
+            claims = {uid: _claim(each) for uid, each in document["claims"].items()}
         except ApiJsonError as error:
             aside = self._path.with_suffix(".damaged")
             self._path.replace(aside)
             _log.error("the list of prepared claims is damaged", extra={"moved to": str(aside), "reason": str(error)})
             return self._prepared(boot)
-        known = ("version", "bootId", "claims")
+        known = ("version", "bootId", "claims", "switched")
         rest = {key: each for key, each in document.items() if key not in known}
-        claims = {uid: _claim(each) for uid, each in document["claims"].items()}
-        return self._prepared(document["bootId"], claims, rest)
+        return self._prepared(document["bootId"], claims, rest, set(document.get("switched") or ()))
+
+
+def _copy(prepared: Prepared) -> Prepared:
+    """Return what may be changed by who has it."""
+    return replace(prepared, claims=dict(prepared.claims), switched=set(prepared.switched))
 
 
 def _mark(found: os.stat_result) -> tuple[int, ...]:
@@ -195,8 +265,10 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
 
 def _version(device: PreparedDevice) -> int:
     """Return the version of those who can read a device."""
-    if device.parent:
+    if device.placement is not None:
         return VERSION
+    if device.parent:
+        return _MIG_VERSION
     return _WHOLE_VERSION if device.portion is None else _SHARE_VERSION
 
 
@@ -208,22 +280,29 @@ def _claim(each: Mapping[str, Any]) -> PreparedClaim:
 
 
 def _device(each: Mapping[str, Any]) -> PreparedDevice:
-    share = each.get("share")
+    share, place = each.get("share"), each.get("placement")
+    if not each.get("uuid") and not (place and each.get("parentUuid")):
+        raise ApiJsonError(f"device {each['device']} has no uuid")
     return PreparedDevice(
         each["request"],
         each["device"],
-        each["uuid"],
+        each.get("uuid") or "",
         bool(each.get("admin")),
         each.get("shareId") or "",
         None if share is None else Portion(share["cores"], share["memoryBytes"]),
         each.get("parentUuid") or "",
+        None if place is None else Placement(place["profile"], place["start"], place["size"]),
     )
 
 
 def _device_document(device: PreparedDevice) -> dict[str, Any]:
-    found: dict[str, Any] = {"request": device.request, "device": device.device, "uuid": device.uuid}
+    found: dict[str, Any] = {"request": device.request, "device": device.device}
+    if device.uuid:
+        found["uuid"] = device.uuid
     if device.parent:
         found["parentUuid"] = device.parent
+    if device.placement is not None:
+        found["placement"] = asdict(device.placement)
     if device.admin:
         found["admin"] = True
     if device.share_id:

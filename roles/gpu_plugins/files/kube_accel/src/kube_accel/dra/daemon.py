@@ -6,19 +6,24 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from kube_accel.dra.changes import COUNTERS
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError
+from kube_accel.dra.maker import Maker
 from kube_accel.dra.measuring import Measuring
 from kube_accel.dra.node_devices import NodeDevices
+from kube_accel.dra.offering import Offerer
 from kube_accel.dra.options import NOT_WANTED, OFFERED, WELL, DraOptions
-from kube_accel.dra.preparer import Preparer, names
+from kube_accel.dra.partitioner import Partitioner
+from kube_accel.dra.preparer import ERRORS, Preparer, reason
 from kube_accel.dra.publisher import Publisher
 from kube_accel.dra.service import DriverService
 from kube_accel.dra.shares import Shares
-from kube_accel.dra.slices import DRIVER, SHARED, Device
+from kube_accel.dra.slices import CONSUMES, DRIVER, SHARED, Device
 from kube_accel.dra.sockets import Sockets, paths
 from kube_accel.dra.specifications import ClaimSpecifications
 from kube_accel.dra.status import StatusWriter
@@ -26,6 +31,7 @@ from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
 from kube_accel.metrics.service import Service
+from kube_accel.model import DriverState, Inventory
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.configuration.options import NodeError
 from kube_accel.plugin.front import listen
@@ -47,6 +53,12 @@ _GONE: Final = (120.0, 900.0)
 """Seconds to the second look for claims that are gone, and from then on from one look to the next."""
 
 
+_CARDS: Final = 60.0
+"""Seconds to the next try where what GPUs can be cut into is not read."""
+_MODES: Final = 60.0
+"""Seconds from one look for GPUs that could not leave MIG mode to the next."""
+
+
 class DraDaemon:
     """One node's driver. ``run`` is its life."""
 
@@ -63,7 +75,12 @@ class DraDaemon:
         specifications = ClaimSpecifications(options.cdi.directory, documents, options.delivery, self._shares)
         checkpoint = Checkpoint(options.state_dir)
         self._status_writer = StatusWriter(client, name, lambda: self._devices.state.parts.values())
-        self._preparer = Preparer(client, name, checkpoint, specifications, self._devices, self._status_writer)
+        self._partitioner = Partitioner(gpus, options.state_dir)
+        self._offerer = Offerer(options.mig_offers)
+        self._maker = Maker(self._partitioner, checkpoint, self._devices, self._offerer)
+        self._preparer = Preparer(
+            client, name, checkpoint, specifications, self._devices, self._maker, self._status_writer
+        )
         self._publisher = Publisher(client, options.node_name, options.state_dir, self._wanted)
         self._service = DriverService(self._preparer, self._devices, name, self._holdings_changed)
         where = paths(options.plugins_dir, options.registry_dir, options.instance)
@@ -72,6 +89,7 @@ class DraDaemon:
         if options.metrics.interval:
             self._measuring = Measuring(options, client, gpus, (self._preparer, self._shares), self._served)
         self._files_problem = ""
+        self._cards_at = 0.0
         probes = {"/healthz": lambda: "", "/readyz": self._readyz}
         pages = self._measuring.pages if self._measuring is not None else {}
         self._front = listen(options, probes, pages, self._status, gpus)
@@ -97,6 +115,7 @@ class DraDaemon:
         for name, part in self._shares.parts(self._stop):
             self._parts.start(name, part)
         self._parts.start("claims", self._follow_claims)
+        self._parts.start("MIG modes", self._keep_modes)
         self._parts.start("status", partial(self._status_writer.run, self._stop))
         for name, part in self._measuring.parts(self._stop) if self._measuring is not None else ():
             self._parts.start(name, part)
@@ -115,10 +134,23 @@ class DraDaemon:
         while True:
             # What is offered depends on it, so it comes first.
             changed = snapshot.inventory is not None and self._shares.see(snapshot.inventory)
-            if self._devices.see(snapshot) or changed:
+            if snapshot.inventory is not None:
+                self._read_cards(snapshot.inventory)
+            # While a GPU changes its MIG mode, all of them seem to be let go of.
+            paused = self._partitioner.holding and snapshot.driver_state is DriverState.QUIESCED
+            if (not paused and self._devices.see(snapshot)) or changed:
                 self._publisher.wake()
             self._front.condition.wake()
             snapshot = self._gpus.wait(snapshot.version, timeout=60)
+
+    def _read_cards(self, inventory: Inventory) -> None:
+        """Find out what the GPUs can be cut into, if MIG devices are to be made of them."""
+        try:
+            if time.monotonic() >= self._cards_at and self._offerer.lacks(inventory, self._preparer.holdings()):
+                self._cards_at = time.monotonic() + _CARDS
+                self._offerer.read(self._partitioner.cards())
+        except ERRORS as error:
+            _log.warning("the MIG profiles of GPUs are not read", extra={"reason": reason(error)})
 
     def _keep_files(self) -> None:
         while not self._stop.wait(_FILES):
@@ -126,6 +158,13 @@ class DraDaemon:
             if inventory is not None and self._shares.see(inventory):
                 self._publisher.wake()
             self._look_after_files()
+
+    def _keep_modes(self) -> None:
+        while not self._stop.wait(_MODES):
+            try:
+                self._maker.end_modes()
+            except ERRORS as error:
+                _log.warning("a GPU stays in MIG mode", extra={"reason": reason(error)})
 
     def _follow_claims(self) -> None:
         for pause in itertools.chain(_GONE, itertools.repeat(_GONE[-1])):
@@ -151,11 +190,16 @@ class DraDaemon:
                 _log.warning("the claims' CDI specifications are not kept", extra={"reason": str(error)})
         self._files_problem = problem
 
-    def _wanted(self, keeps_taints: bool, withheld: bool, fixed: int) -> Sequence[Device] | None:
-        prepared, unfit = names(self._preparer.claims().values()), bool(self._shares.problem)
+    def _wanted(self, keeps_taints: bool, keeps_counters: bool, withheld: bool, fixed: int) -> Sequence[Device] | None:
+        inventory = self._devices.state.inventory  # before what is held: a device is made and destroyed meanwhile
+        holdings, unfit = self._preparer.holdings(), bool(self._shares.problem)
+        if inventory is None or (self._offerer.lacks(inventory, holdings) and holdings.made):
+            return None
+        offering = self._offerer.look(inventory, holdings, keeps_counters and not fixed)
         shared = self._shares.wanted and not unfit
         # Whoever has a GPU cut into shares does not want it to be given whole.
-        return self._devices.wanted(keeps_taints, withheld or bool(fixed and unfit), prepared, shared, fixed)
+        withheld = withheld or bool(fixed and unfit)
+        return self._devices.wanted(keeps_taints, withheld, holdings.names, shared, fixed, offering)
 
     def _readyz(self) -> str:
         registration = self._sockets.registration
@@ -164,7 +208,17 @@ class DraDaemon:
         if self._devices.state.inventory is None:
             snapshot = self._gpus.snapshot()
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
-        return self._publisher.problem or self._files_problem or self._shares_problem()
+        return self._publisher.problem or self._files_problem or self._shares_problem() or self._mig_problem()
+
+    def _mig_problem(self) -> str:
+        """Return why MIG devices that are to be made are not offered; empty where they are, or are not wanted."""
+        lost = self._publisher.dropped & {COUNTERS, CONSUMES}
+        return (
+            f"MIG devices are not made: the cluster does not keep {', '.join(sorted(lost))} of devices; enable the"
+            " feature gate DRAPartitionableDevices, or leave out --mig-offers (gpu_plugins_dra_mig_offers)"
+            if lost and self._offerer.wanted
+            else ""
+        )
 
     def _shares_problem(self) -> str:
         """Return why shares that are wanted are not offered; empty where they are, or are not wanted."""
@@ -208,6 +262,8 @@ class DraDaemon:
             "dropped": sorted(publisher.dropped),
             "shares": self._shares_problem() or self._offered(),
             "fixed": publisher.fixed,
+            "mig": self._mig_problem() or (OFFERED if self._offerer.wanted else NOT_WANTED),
+            "gpus": dict(self._offerer.current.notes),
             "claims": {uid: str(claim) for uid, claim in self._preparer.claims().items()},
         }
 

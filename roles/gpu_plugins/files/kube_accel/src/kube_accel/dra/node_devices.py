@@ -10,8 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kube_accel.dra.slices import Device, devices, parts_by_device
-from kube_accel.model import GpuHealth, Health, Snapshot
+from kube_accel.dra.offering import NOTHING, Offering
+from kube_accel.dra.partitions import Divided
+from kube_accel.dra.slices import Device, devices, gpu_of, parts_by_device
+from kube_accel.model import Gpu, GpuHealth, Health, Snapshot
 from kube_accel.nvml.machine import pcie_roots
 from kube_accel.plugin.kubelet.devices import healthy_gpus
 from kube_accel.shared.claim_devices import MIG, cut, device_names
@@ -43,10 +45,19 @@ class DeviceState:
         """Return the GPU or MIG device that a device is, or is a fixed share of; None where it is not there."""
         return self.parts.get(cut(device)[0])
 
+    def gpu_of(self, device: str) -> Gpu | None:
+        """Return a device's GPU, also where the device itself is not there; None where the GPU is not."""
+        return None if self.inventory is None else gpu_of(device, self.inventory.gpus)
+
     def health_of(self, device: str) -> GpuHealth:
         """Return the health of a device's GPU."""
-        part = self.part_of(device)
-        return _UNKNOWN if part is None else self.health.get(part.gpu.uuid, _UNKNOWN)
+        gpu = self.gpu_of(device)
+        return _UNKNOWN if gpu is None else self.health.get(gpu.uuid, _UNKNOWN)
+
+    def has(self, uuid: str) -> bool:
+        """Return whether a MIG device is there."""
+        gpus = self.inventory.gpus if self.inventory is not None else ()
+        return any(mig.uuid == uuid for gpu in gpus for mig in gpu.mig_devices)
 
 
 class NodeDevices:
@@ -60,6 +71,8 @@ class NodeDevices:
         self.state = DeviceState()
         self._cut: Mapping[str, int] = {}
         """Into how many fixed shares GPUs are cut, by the device of the whole GPU."""
+        self._divided: Mapping[str, Divided] = {}
+        """The GPUs of which MIG devices are made for claims, as published last, by UUID."""
         self.waiting = False
         """Whether a GPU is to be cut otherwise once what claims have of it is released."""
 
@@ -97,25 +110,37 @@ class NodeDevices:
 
     def names(self) -> tuple[str, ...]:
         """Return the devices as they were published last, those that are left out too."""
-        return tuple(name for device in self.state.parts for name in device_names(device, self._cut.get(device, 0)))
+        inventory = self.state.inventory
+        parts = parts_by_device(inventory, self._divided) if inventory is not None else ()
+        found = [name for device in parts for name in device_names(device, self._cut.get(device, 0))]
+        return (*found, *(each.device for gpu in self._divided.values() for each in gpu.partitions))
 
     def wanted(
-        self, keeps_taints: bool, withheld: bool, prepared: Collection[str], shared: bool = False, fixed: int = 0
+        self,
+        keeps_taints: bool,
+        withheld: bool,
+        prepared: Collection[str],
+        shared: bool = False,
+        fixed: int = 0,
+        offering: Offering = NOTHING,
     ) -> tuple[Device, ...] | None:
-        """Return the devices to publish; None while no GPU was read.
+        """Return the devices to publish, and sets of counters; None while no GPU was read.
 
         All of them are sick where they are ``withheld``. Where the cluster keeps no taints a sick GPU is not published,
         unless its device is ``prepared``: what is allocated stays to be seen. Claims may take parts of ``shared`` ones,
-        if they are not cut into so many ``fixed`` shares.
+        if they are not cut into so many ``fixed`` shares. What is ``offering`` says of which MIG devices are made.
         """
         state = self.state
         if state.inventory is None:
             return None
-        good = frozenset[str]() if withheld else state.good
+        good = frozenset[str]() if withheld else state.good - offering.doubtful
         # A GPU of which claims have something stays cut as it is: its devices are theirs.
         held = dict(map(cut, sorted(prepared)))
-        self._cut = {name: held.get(name, 0 if MIG in name else fixed) for name in state.parts}
+        self._divided = offering.divided
+        whole = {gpu.name for gpu in offering.divided.values()}
+        parts = parts_by_device(state.inventory, offering.divided)
+        self._cut = {name: held.get(name, 0 if MIG in name or name in whole else fixed) for name in parts}
         self.waiting = any(number != fixed for name, number in self._cut.items() if MIG not in name)
-        sick = {name for name in self.names() if (part := state.part_of(name)) is None or part.gpu.uuid not in good}
+        sick = {name for name in self.names() if (gpu := state.gpu_of(name)) is None or gpu.uuid not in good}
         left_out = () if keeps_taints else sick - set(prepared)
-        return devices(state.inventory, good, self._roots, left_out, shared, self._cut)
+        return devices(state.inventory, good, self._roots, left_out, shared, self._cut, offering.divided)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kube_accel.plugin.configuration.options import NodeError, check_state
 from kube_accel.plugin.node.cdi_writer import CdiOptions
+from kube_accel.shared.mig_offers import MigOffer
 from kube_accel.sharing.capabilities import Capability
 from kube_accel.sharing.delivery import Delivery
 
@@ -65,6 +66,8 @@ class DraOptions:
     """What containers get of the driver's files."""
     shares: ShareOptions | None
     """How GPUs are shared; None where they are given whole."""
+    mig_offers: tuple[MigOffer, ...]
+    """MIG devices that are made for claims."""
     metrics: MetricsOptions
 
 

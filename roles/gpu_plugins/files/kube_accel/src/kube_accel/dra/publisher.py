@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from kube_accel.dra.changes import Changes, Slice, changes, dropped
-from kube_accel.dra.slices import DRIVER, Device, in_slices
+from kube_accel.dra.changes import COUNTERS, Changes, Slice, changes, contents, dropped
+from kube_accel.dra.slices import CONSUMES, DRIVER, Device, in_slices, is_counters
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
@@ -30,14 +30,15 @@ from kube_accel.shared.quantity import whole_units
 _log = logging.getLogger(__name__)
 
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
-_SHAPE: Final = {
-    "metadata!": {"name!": str, "uid!": str, "resourceVersion!": str},
-    "spec!": {
-        "driver!": str,
-        "pool!": {"name!": str, "generation!": int},
-        "devices": [{"name!": str, "taints": [{"key!": str, ANY: str}]}],
-    },
+_SPEC: Final = {
+    "driver!": str,
+    "pool!": {"name!": str, "generation!": int},
+    "devices": [{"name!": str, "taints": [{"key!": str, ANY: str}]}],
+    COUNTERS: [{"name!": str}],
 }
+_SHAPE: Final = {"metadata!": {"name!": str, "uid!": str, "resourceVersion!": str}, "spec!": _SPEC}
+_TRIED: Final = {"spec!": _SPEC}
+"""What is not stored has no version."""
 OTHERS: Final = OTHER_DRA_DRIVERS
 _LOOK: Final = 15.0
 """Seconds after which the node is looked at again though nothing changed."""
@@ -48,6 +49,7 @@ _TURN: Final = 0.5
 _BACK_OFF: Final = (0.2, 10.0)
 _NODE: Final = {"metadata!": {"uid!": str, "labels": {ANY: str}}, "status": {"allocatable": {ANY: str}}}
 _GONE: Final = 404
+_INVALID: Final = 422
 _MOST_DIGITS: Final = 20
 """Of 64 bits."""
 
@@ -118,11 +120,11 @@ class Publisher:
         client: KubeClient,
         node: str,
         state_dir: Path,
-        wanted: Callable[[bool, bool, int], Sequence[Device] | None],
+        wanted: Callable[[bool, bool, bool, int], Sequence[Device] | None],
     ) -> None:
-        """``wanted`` is told whether taints are kept, whether all devices are withheld, and the number of fixed shares.
+        """``wanted`` is told whether taints and counters are kept, whether all is withheld, and of fixed shares.
 
-        It returns the devices, None while they are not known.
+        It returns the devices and sets of counters, None while they are not known.
         """
         self._client = client
         self._node = node
@@ -132,6 +134,7 @@ class Publisher:
         self._accepted: dict[str, Sequence[Device]] = {}
         """What the API server made of devices that it did not store as they were."""
         self._keeps_taints: bool | None = None
+        self._keeps_counters: bool | None = None
         """None until it was tried."""
         self.slices = NodeSlices(self._wake.set)
         self.watch = Watch(client, Watched(SLICES, {"fieldSelector": f"spec.nodeName={node}"}), self.slices)
@@ -200,7 +203,9 @@ class Publisher:
         """Write what differs; return why nothing can be. Raises ApiError, ApiJsonError."""
         node = shaped(self._client.get(f"/api/v1/nodes/{quote(self._node, safe='')}"), _NODE)
         self._see_others(node)
-        wanted = self._wanted(self._keeps_taints is not False, bool(self.obstacle), self.fixed)
+        wanted = self._wanted(
+            self._keeps_taints is not False, self._keeps_counters is not False, bool(self.obstacle), self.fixed
+        )
         if wanted is None:
             return "no GPU was read yet"
         stored = self.slices.of_pool(dra_pool(self._node))
@@ -211,6 +216,10 @@ class Publisher:
         self._accepted = {text: self._accepted[text] for text in texts if text in self._accepted}
         accepted = [self._accepted.get(text, each) for text, each in zip(texts, wanted_slices, strict=True)]
         needed = changes(stored, wanted_slices, accepted, self._node)
+        if self._keeps_counters is None and any(map(is_counters, wanted)):
+            self._try_counters(needed, node)
+            if not self._keeps_counters:
+                return self._publish()
         if self._keeps_taints is None and any("taints" in device for device in wanted):
             self._try_taints(needed, node)
             if not self._keeps_taints:
@@ -218,12 +227,31 @@ class Publisher:
         self._apply(needed, wanted_slices, node)
         return self.obstacle
 
+    def _try_counters(self, needed: Changes, node: Mapping[str, Any]) -> None:
+        """Find out whether counters are kept, without a moment in which a GPU could be given away twice."""
+        for body in needed.writes.values():
+            sent = contents(body)
+            if not any(is_counters(each) or CONSUMES in each for each in sent):
+                continue
+            try:
+                lost = dropped(sent, _tried(self._write(body, node, trial=True)))
+            except ApiRefusedError as error:
+                # Kubernetes 1.34 wants sets of counters beside their devices.
+                if error.status != _INVALID:
+                    raise
+                lost = frozenset({COUNTERS})
+            if lost & {COUNTERS, CONSUMES}:
+                self._keeps_counters = False
+                self._note(lost)
+                return
+        self._keeps_counters = True
+
     def _try_taints(self, needed: Changes, node: Mapping[str, Any]) -> None:
         """Find out whether taints are kept, without a moment in which a sick GPU is offered."""
         for body in needed.writes.values():
-            if any("taints" in device for device in body["spec"]["devices"]):
+            if any("taints" in device for device in contents(body)):
                 answer = self._write(body, node, trial=True)
-                self._keeps_taints = "taints" not in dropped(body["spec"]["devices"], _devices(answer))
+                self._keeps_taints = "taints" not in dropped(contents(body), _tried(answer))
                 if not self._keeps_taints:
                     self._note(frozenset({"taints"}))
                 return
@@ -235,12 +263,15 @@ class Publisher:
             self._delete(each)
         for place, body in needed.writes.items():
             answer = self._write(body, node)
-            lost = dropped(wanted[place], _devices(answer))
+            lost = dropped(wanted[place], _contents(answer))
             if lost:
-                self._accepted[_text(wanted[place])] = _devices(answer)
+                self._accepted[_text(wanted[place])] = _contents(answer)
                 self._note(lost)
                 if "taints" in lost:
                     self._keeps_taints = False
+                    self._wake.set()
+                if lost & {COUNTERS, CONSUMES}:
+                    self._keeps_counters = False
                     self._wake.set()
             self.slices.written(answer)
         if needed.delete or needed.writes:
@@ -304,9 +335,12 @@ def _version(item: Mapping[str, Any]) -> int:
     return int(found)
 
 
-def _devices(answer: Mapping[str, Any]) -> Sequence[Device]:
-    found: Sequence[Device] = shaped(answer, _SHAPE)["spec"].get("devices") or ()
-    return found
+def _contents(answer: Mapping[str, Any]) -> Sequence[Device]:
+    return contents(shaped(answer, _SHAPE))
+
+
+def _tried(answer: Mapping[str, Any]) -> Sequence[Device]:
+    return contents(shaped(answer, _TRIED))
 
 
 def _text(devices: Sequence[Device]) -> str:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from kube_accel.dra.partitions import Divided, Partition, consumed, counter_set, label
 from kube_accel.dra.portions import Portion, equal
-from kube_accel.model import Gpu, Inventory, MigDevice
-from kube_accel.shared.claim_devices import MIG, cut, device_names, gpu_device
+from kube_accel.model import Gpu, Inventory
+from kube_accel.shared.claim_devices import MIG, cut, device_names, device_of, gpu_device
 from kube_accel.shared.modes import CORES, DRA_DRIVER, DRA_TAINT, MIB, OTHER_DRA_DRIVERS
 from kube_accel.shared.semver import semver
 from kube_accel.sharing.mig import part
@@ -29,7 +29,13 @@ SHARED: Final = "allowMultipleAllocations"
 SLICE_DEVICES: Final = 64
 """Most devices of a slice of which one has a taint; 128 without, but taints come at any time."""
 
+CONSUMES: Final = "consumesCounters"
+"""Field of a device that excludes others of its GPU by counters."""
+SLICE_COUNTERS: Final = 8
+"""Most sets of counters of a slice."""
+
 Device = Mapping[str, Any]
+_Versions = tuple[str | None, str | None]
 
 _BRANDS: Final = {
     "GEFORCE": "GeForce",
@@ -55,17 +61,26 @@ _LONGEST: Final = 64
 _UNITS: Final = (("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
 
 
-def parts_by_device(inventory: Inventory) -> dict[str, Part]:
-    """Return what the devices are, by their names: GPUs, and the MIG devices of those in MIG mode."""
+def parts_by_device(inventory: Inventory, divided: Mapping[str, Divided] | None = None) -> dict[str, Part]:
+    """Return what the devices are, by their names: GPUs, and the MIG devices of those in MIG mode.
+
+    Of those that are ``divided``, by UUID, MIG devices are made for claims, and have other names.
+    """
     found: dict[str, Part] = {}
     for gpu in inventory.gpus:
         # A GPU that was lost keeps its index while the driver stays loaded.
-        name = gpu_device(gpu.index)
-        if not gpu.mig_enabled:
+        name, division = gpu_device(gpu.index), (divided or {}).get(gpu.uuid)
+        if division.whole if division is not None else not gpu.mig_enabled:
             found.setdefault(name, whole(gpu))
-        for device in gpu.mig_devices:
-            found.setdefault(f"{name}{MIG}{_label(device.profile)}-{device.slot}", part(gpu, device))
+        for device in gpu.mig_devices if division is None else ():
+            found.setdefault(f"{name}{MIG}{label(device.profile)}-{device.slot}", part(gpu, device))
     return found
+
+
+def gpu_of(device: str, gpus: Iterable[Gpu]) -> Gpu | None:
+    """Return the GPU of which a device is all or a part; None where it is not there."""
+    name = device_of(device)
+    return None if name is None else next((gpu for gpu in gpus if gpu.index == name.gpu), None)
 
 
 def fixed_share(device: str, gpu: Gpu) -> Portion | None:
@@ -81,31 +96,60 @@ def devices(
     left_out: Container[str] = (),
     shared: bool = False,
     fixed: Mapping[str, int] | None = None,
+    divided: Mapping[str, Divided] | None = None,
 ) -> tuple[Device, ...]:
     """Return the devices of these GPUs and MIG devices, in the order of their indices and slots.
 
     A GPU whose UUID is not in ``good`` is tainted, and a device is not there at all if it is one of ``left_out``.
     ``pcie_roots`` has the root of a GPU by its PCI address, where it is known. Claims may take parts of a ``shared``
-    one. What ``fixed`` names is cut into so many fixed shares.
+    one. What ``fixed`` names is cut into so many fixed shares. The counters of GPUs that are ``divided``, by UUID, come
+    first: they are no devices.
     """
     versions = semver(inventory.driver_version), semver(".".join(map(str, inventory.cuda_version)))
     found: list[dict[str, Any]] = []
-    for device, each in parts_by_device(inventory).items():
+    divisions = divided or {}
+    for device, each in parts_by_device(inventory, divisions).items():
         gpu, number = each.gpu, (fixed or {}).get(device, 0)
-        sick = {} if gpu.uuid in good else {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}
-        facts = _facts(each, versions, pcie_roots.get(gpu.pci_address))
+        facts = _facts_of(each, versions, pcie_roots.get(gpu.pci_address))
         if number:
             facts = _of_share(facts, equal(gpu.memory_bytes, number), number)
         elif shared and each.uuid == gpu.uuid:
             facts |= {SHARED: True, "capacity": _parts(gpu)}
-        found += ({"name": name, **facts, **sick} for name in device_names(device, number) if name not in left_out)
-    return tuple(found)
+        if gpu.uuid in divisions and divisions[gpu.uuid].counters:
+            facts[CONSUMES] = consumed(divisions[gpu.uuid], divisions[gpu.uuid].counters)
+        names = (name for name in device_names(device, number) if name not in left_out)
+        found += ({"name": name, **facts, **_taints(gpu, good)} for name in names)
+    for gpu in inventory.gpus:
+        division = divisions.get(gpu.uuid)
+        for partition in division.partitions if division is not None else ():
+            if division is not None and partition.device not in left_out:
+                facts = _facts_of_partition(gpu, partition, versions, pcie_roots.get(gpu.pci_address))
+                takes = {CONSUMES: consumed(division, partition.counters)}
+                found.append({"name": partition.device, **facts, **takes, **_taints(gpu, good)})
+    return (*(counter_set(each) for each in divisions.values() if each.counters), *found)
+
+
+def _taints(gpu: Gpu, good: Container[str]) -> dict[str, Any]:
+    return {} if gpu.uuid in good else {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}
 
 
 def in_slices(found: Sequence[Device]) -> tuple[tuple[Device, ...], ...]:
-    """Return the devices of each slice; one slice at least, which says that there are none."""
-    starts = range(0, len(found), SLICE_DEVICES)
-    return tuple(tuple(found[start : start + SLICE_DEVICES]) for start in starts) or ((),)
+    """Return the devices of each slice; one slice at least, which says that there are none.
+
+    Slices of counters come first: no slice has both.
+    """
+    counters = [each for each in found if is_counters(each)]
+    devices = [each for each in found if not is_counters(each)]
+    return (*_chunks(counters, SLICE_COUNTERS), *(_chunks(devices, SLICE_DEVICES) or ((),)))
+
+
+def is_counters(item: Device) -> bool:
+    """Return whether an item of a slice is a set of counters, not a device."""
+    return "counters" in item
+
+
+def _chunks(items: Sequence[Device], most: int) -> tuple[tuple[Device, ...], ...]:
+    return tuple(tuple(items[start : start + most]) for start in range(0, len(items), most))
 
 
 def usable_bytes(gpu: Gpu) -> int:
@@ -141,14 +185,32 @@ def _capacity(amount: str, step: str) -> dict[str, Any]:
     return {"value": amount, "requestPolicy": {"default": amount, "validRange": steps}}
 
 
-def _facts(part: Part, versions: tuple[str | None, str | None], pcie_root: str | None) -> dict[str, Any]:
-    gpu = part.gpu
+def _facts_of(part: Part, versions: _Versions, pcie_root: str | None) -> dict[str, Any]:
+    """Return the facts of a GPU, or of a MIG device that is there."""
+    mig = next((device for device in part.gpu.mig_devices if device.uuid == part.uuid), None)
+    if mig is None:
+        own = {"type": {"string": "gpu"}, "uuid": {"string": part.uuid}}
+        return _facts(part.gpu, own, {"memory": part.gpu.memory_bytes}, versions, pcie_root)
+    own = _of_mig(part.gpu, mig.profile) | {"uuid": {"string": part.uuid}}
+    return _facts(part.gpu, own, {"memory": mig.memory_bytes, **dict(mig.attributes)}, versions, pcie_root)
+
+
+def _facts_of_partition(gpu: Gpu, each: Partition, versions: _Versions, pcie_root: str | None) -> dict[str, Any]:
+    """Return the facts of a MIG device that is not there yet, and so has no UUID."""
+    own, amounts = _of_mig(gpu, each.placement.profile), {"memory": each.memory_bytes, **dict(each.engines)}
+    return _facts(gpu, own, amounts, versions, pcie_root)
+
+
+def _of_mig(gpu: Gpu, profile: str) -> dict[str, Any]:
+    return {"type": {"string": "mig"}, "parentUUID": {"string": gpu.uuid}, "profile": {"string": profile}}
+
+
+def _facts(
+    gpu: Gpu, own: Mapping[str, Any], amounts: Mapping[str, int], versions: _Versions, pcie_root: str | None
+) -> dict[str, Any]:
     major, minor = gpu.compute_capability
-    mig = next((device for device in gpu.mig_devices if device.uuid == part.uuid), None)
     known = {
-        "type": {"string": "gpu" if mig is None else "mig"},
-        "uuid": {"string": part.uuid},
-        **({} if mig is None else {"parentUUID": {"string": gpu.uuid}, "profile": {"string": mig.profile}}),
+        **own,
         "productName": {"string": gpu.model[:_LONGEST]},
         "brand": {"string": _brand(gpu.model)},
         "architecture": {"string": _architecture(major, minor)},
@@ -164,24 +226,15 @@ def _facts(part: Part, versions: tuple[str | None, str | None], pcie_root: str |
         standard["pcieRoot"] = {"string": pcie_root}
     if gpu.numa_node is not None:
         standard["numaNode"] = {"int": gpu.numa_node}
-    memory = {"value": quantity(gpu.memory_bytes if mig is None else mig.memory_bytes)}
+    memory = {"value": quantity(amounts["memory"])}
+    # What a MIG device has of its GPU is told by NVIDIA's names alone: a device has 32 values at most.
+    engines = {f"{NVIDIA}/{name}": {"value": str(amounts.get(key, 0))} for key, name in _ENGINES.items()}
     return {
         "attributes": known
         | {f"{NVIDIA}/{key}": value for key, value in known.items()}
         | {f"{STANDARD}/{key}": value for key, value in standard.items()},
-        "capacity": {"memory": memory, f"{NVIDIA}/memory": memory, **({} if mig is None else _engines(mig))},
+        "capacity": {"memory": memory, f"{NVIDIA}/memory": memory, **(engines if "profile" in own else {})},
     }
-
-
-def _engines(mig: MigDevice) -> dict[str, Any]:
-    """Return what a MIG device has of its GPU, by NVIDIA's names alone: a device has 32 values at most."""
-    told = dict(mig.attributes)
-    return {f"{NVIDIA}/{name}": {"value": str(told.get(key, 0))} for key, name in _ENGINES.items()}
-
-
-def _label(profile: str) -> str:
-    """Return a profile as a part of a device's name: ``1g.10gb+me`` as ``1g10gb-me``."""
-    return re.sub(r"[^a-z0-9]+", "-", profile.replace(".", ""))
 
 
 def _brand(model: str) -> str:

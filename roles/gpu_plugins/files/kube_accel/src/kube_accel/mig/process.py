@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,18 +42,7 @@ def cut(text: str, config: str, check: bool, timeout: float, excluded: Path | No
 
     Raises CutError when that takes more than ``timeout`` seconds or fails in an unforeseen way.
     """
-    command = (sys.executable, "-m", "kube_accel.mig.worker", str(os.getpid()))
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
-    task = json.dumps({"text": text, "config": config, "check": check, "excluded": str(excluded or "")}).encode()
-    try:
-        output, _ = process.communicate(task, timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()  # and not waited for: one that hangs in the kernel does not die
-        raise CutError(f"NVML did not answer within {timeout:g} s: the driver hangs; see `dmesg`") from None
-    try:
-        found = json.loads(output)
-    except ValueError:
-        raise CutError(f"the process that cuts GPUs ended with status {process.returncode}; see this log") from None
+    found = run_task({"text": text, "config": config, "check": check, "excluded": str(excluded or "")}, timeout)
     return Cut(
         refused=found.get("refused", ""),
         unavailable=found.get("unavailable", ""),
@@ -64,6 +54,25 @@ def cut(text: str, config: str, check: bool, timeout: float, excluded: Path | No
         in_use=tuple(found.get("in_use", ())),
         going=frozenset(found.get("going", ())),
     )
+
+
+def run_task(task: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    """Have a process of its own do a task of ``mig.worker``, and return what it says.
+
+    Raises CutError when that takes more than ``timeout`` seconds or fails in an unforeseen way.
+    """
+    command = (sys.executable, "-m", "kube_accel.mig.worker", str(os.getpid()))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+    try:
+        output, _ = process.communicate(json.dumps(task).encode(), timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: one that hangs in the kernel does not die
+        raise CutError(f"NVML did not answer within {timeout:g} s: the driver hangs; see `dmesg`") from None
+    try:
+        found: dict[str, Any] = json.loads(output)
+    except ValueError:
+        raise CutError(f"the process that cuts GPUs ended with status {process.returncode}; see this log") from None
+    return found
 
 
 def _modes(found: dict[str, Any], when: str) -> list[bool]:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from kube_accel import exclusions
+from kube_accel.mig import instances
 from kube_accel.nvml.worker import die_with, private_pipes
 from kube_accel.shared import mig_nvml
 from kube_accel.shared.api_json import ODD
@@ -30,7 +31,12 @@ def main(parent: int) -> None:
 
 
 def _result(task: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``mig_nvml.carry_out`` says, or why nothing can be done: ``unavailable`` without NVML."""
+    """Return what ``mig_nvml.carry_out`` or ``instances`` says, or why nothing can be done.
+
+    That is ``unavailable`` without NVML, and ``refused`` where the GPUs are as they were.
+    """
+    if "do" in task:
+        return _of_instances(task)
     try:
         document = yaml.safe_load(task["text"])
     except (yaml.YAMLError, *ODD) as error:
@@ -38,6 +44,16 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
     try:
         excluded = exclusions.read(task["excluded"]) if task["excluded"] else ()
         return mig_nvml.carry_out(LIBRARY, document, task["config"], task["check"], excluded)
+    except NoAnswer as error:
+        return {"unavailable": str(error)}
+    except ValueError as error:
+        return {"refused": str(error)}
+
+
+def _of_instances(task: dict[str, Any]) -> dict[str, Any]:
+    try:
+        excluded = exclusions.read(task["excluded"]) if task["excluded"] else ()
+        return instances.carry_out(LIBRARY, task["do"], task["arguments"], excluded)
     except NoAnswer as error:
         return {"unavailable": str(error)}
     except ValueError as error:

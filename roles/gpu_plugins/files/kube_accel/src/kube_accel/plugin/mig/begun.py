@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kube_accel.files import write_whole
+from kube_accel.mig.lock import alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +30,16 @@ class BegunStore:
     """The file of what was begun, and the lock of the one plugin that goes on with it."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._lock = state_dir / "mig.lock"
+        self._state_dir = state_dir
         self._file = state_dir / "mig.json"
 
     def exists(self) -> bool:
         """Return whether something was begun."""
         return self._file.exists()
 
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
+    def alone(self) -> AbstractContextManager[bool]:
         """Yield whether the other plugin of an upgrade is not at it."""
-        with os.fdopen(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        return alone(self._state_dir)
 
     def read(self) -> Begun | None:
         """Return what was begun; None for nothing, or for what cannot be read."""
