@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import (
     API_VERSION,
-    KINDS,
     ClaimObjects,
-    served,
+    read_objects,
 )
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 
@@ -19,12 +18,13 @@ from .api_server import ApiServerError, explained, objects
 
 def claim_objects(client: K8SClient, nodes: Iterable[Mapping[str, Any]], problems: List[str]) -> Optional[ClaimObjects]:
     """Return what there is; None where no node is of mode dra, or it cannot be read, which is one of ``problems``."""
-    if not served(nodes):
-        return None
-    try:
-        with explained():
-            slices, claims = (list(objects(client, kind, API_VERSION, problems=problems)) for kind in KINDS)
-    except ApiServerError as error:
-        problems.append(f"claims are not read: {error}")
-        return None
-    return ClaimObjects(slices, claims)
+
+    def read(kind: str) -> Optional[List[Dict[str, Any]]]:
+        try:
+            with explained():
+                return list(objects(client, kind, API_VERSION, problems=problems))
+        except ApiServerError as error:
+            problems.append(f"claims are not read: {error}")
+            return None
+
+    return read_objects(nodes, read)

@@ -25,11 +25,10 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json i
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import (
     API_VERSION,
-    KINDS,
     ClaimedGpus,
     ClaimObjects,
     Request,
-    served,
+    read_objects,
 )
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 
@@ -122,10 +121,7 @@ class Collector:
 
     def claim_objects(self, nodes: Iterable[Object]) -> Optional[ClaimObjects]:
         """Return slices and claims where a node gives GPUs by claims; None where none does, or they are not read."""
-        if not served(nodes):
-            return None
-        slices, claims = (self.all(kind, API_VERSION) for kind in KINDS)
-        return None if slices is None or claims is None else ClaimObjects(slices, claims)
+        return read_objects(nodes, lambda kind: self.all(kind, API_VERSION))
 
     def _requests(self, pod: Optional[Object], claimed: Optional[ClaimObjects]) -> Tuple[Request, ...]:
         if pod is None or claimed is None:

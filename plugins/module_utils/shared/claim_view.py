@@ -140,6 +140,22 @@ def served(nodes: Iterable[_Item]) -> bool:
     return any(labels_of(node).get(MODE_LABEL) == DRA_MODE for node in nodes)
 
 
+def read_objects(nodes: Iterable[_Item], read: Callable[[str], Optional[Sequence[_Item]]]) -> Optional[ClaimObjects]:
+    """Return what there is where a node gives GPUs by claims; None where none does, or it cannot be read.
+
+    ``read`` lists the objects of one of ``KINDS`` in all namespaces, and returns None where it cannot.
+    """
+    if not served(nodes):
+        return None
+    found = []
+    for kind in KINDS:
+        items = read(kind)
+        if items is None:
+            return None
+        found.append(items)
+    return ClaimObjects(*found)
+
+
 def asks_for_gpus(item: _Item) -> bool:
     """Return whether a ResourceClaim or a ResourceClaimTemplate names a device class of ours in any alternative.
 

@@ -42,7 +42,7 @@ _DRA = "unit/kube_accel/dra/test_odd_answers.py"
 _KUBELET = "unit/kube_accel/kube/test_podresources.py::test_an_odd_text_costs_its_container_alone"
 
 TABLE = {
-    "cli/inspect.py::_claims": "unit/plugins/module_utils/shared/test_claim_view.py"
+    "cli/inspect.py::_claims.read": "unit/plugins/module_utils/shared/test_claim_view.py"
     "::test_odd_object_costs_itself_alone",
     "cli/inspect.py::_look": "unit/kube_accel/test_readers.py::test_an_odd_object_of_kubectl_costs_itself_alone",
     "cli/validate.py::check_pod_resources": _KUBELET,

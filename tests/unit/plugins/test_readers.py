@@ -68,7 +68,7 @@ TABLE = {
     "::test_an_odd_object_leaves_the_plan_of_the_others_and_is_told",
     "modules/gpu_usage_report.py::_from_plugins": f"{_HERE}::test_an_odd_object_of_a_list_costs_itself_alone",
     "modules/gpu_usage_report.py::_units": f"{_HERE}::test_an_odd_namespace_is_summed_up_or_named",
-    "module_utils/cluster/claims.py::claim_objects": "unit/plugins/module_utils/shared/test_claim_view.py"
+    "module_utils/cluster/claims.py::claim_objects.read": "unit/plugins/module_utils/shared/test_claim_view.py"
     "::test_odd_object_costs_itself_alone",
     "modules/kubelet_info.py::main": "unit/plugins/module_utils/cluster/test_kubelet.py"
     "::test_an_odd_configuration_is_read_or_named",

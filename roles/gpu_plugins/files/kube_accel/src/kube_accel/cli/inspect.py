@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TextIO
 
 from kube_accel.inspect.kubectl import Kubectl, KubectlError
-from kube_accel.shared.claim_view import ClaimObjects, served
+from kube_accel.shared.claim_view import ClaimObjects, read_objects
 from kube_accel.shared.gpu_view import ClusterView, absent, narrowed, not_ready, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, json_text, summary
 from kube_accel.shared.modes import NODE_MODES
@@ -122,14 +122,15 @@ def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
 
 def _claims(kubectl: Kubectl, nodes: list[dict[str, Any]], problems: list[str]) -> ClaimObjects | None:
     """Return slices and claims where a node gives GPUs by claims; None where none does, or they cannot be read."""
-    if not served(nodes):
-        return None
-    try:
-        slices = kubectl.items("resourceslice", problems=problems)
-        return ClaimObjects(slices, kubectl.items("resourceclaim", "--all-namespaces", problems=problems))
-    except KubectlError as error:
-        problems.append(str(error))
-        return None
+
+    def read(kind: str) -> list[dict[str, Any]] | None:
+        try:
+            return kubectl.items(kind.lower(), "--all-namespaces", problems=problems)
+        except KubectlError as error:
+            problems.append(str(error))
+            return None
+
+    return read_objects(nodes, read)
 
 
 def kubectl_inspect_gpu() -> int:
