@@ -87,6 +87,7 @@ def ours(node: Node) -> list[str]:
         f"--mps-control-command={node.root}/bin/nvidia-cuda-mps-control",
         f"--container-driver-root={node.root}",
         f"--shim-dir={native.build()}",
+        "--watch-resource-slices",
     ]
 
 

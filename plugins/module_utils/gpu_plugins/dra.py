@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from ..shared.fixed_shares import MOST
+from ..shared.gpu_givers import driver_offers, plugin_offers
 from ..shared.label_names import FIXED_SHARES
 from ..shared.mig_offers import parse_offers, plain
 from ..shared.minimums import version_in
@@ -21,14 +22,12 @@ from ..shared.modes import (
     DRA_SHARE_CLASS,
     DRA_TAINT,
     MODE_LABEL,
-    OTHER_DRA_DRIVERS,
     WHOLE_MODE,
     WHOLE_RESOURCE,
 )
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 from ..shared.registers import entries, labels_of, mapping, mappings, metadata_of, resources
-from .handover import plugin_offers
 
 _KUBERNETES = (1, 34)
 _ALL_OF_IT = (1, 36)
@@ -76,6 +75,8 @@ class Dra:
     """Whether nodes have GPUs that are cut into equal shares, which have a class of their own."""
     asks: bool
     """Whether a slice is to be tried, which tells whether the cluster keeps shares."""
+    watched: bool
+    """Whether device plugins are to look for DRA drivers with GPUs of their node: the cluster may have some."""
     mig: bool
     """Whether the driver is to see MIG devices that are made while it runs."""
     mig_offers: str
@@ -125,6 +126,7 @@ def dra(seen: Seen) -> Dra:
         shares=own[DRA_SHARE_CLASS] or (shares and gone),
         fixed=own[DRA_FIXED_CLASS] or gone,
         asks=used and shares and has_api,
+        watched=has_api,
         mig=bool(_of_hosts(seen, "gpu_plugins_mig_config")) or bool(offers),
         mig_offers=offers,
         unwanted=(_objects(seen) if DRA_DRIVER in classes and not used else []) + unwanted,
@@ -218,7 +220,7 @@ def served_twice(seen: NodeSeen) -> Iterator[Refusal]:
             f"DRA driver {', '.join(others)} has ResourceSlices with GPUs of node '{seen.name}', and two would give"
             " them away. Keep that driver off the node by a node affinity, or leave the node out of gpu_nodes.",
         )
-    if DRA_MODE not in (serves, target) and DRA_DRIVER in _drivers(seen.slices, seen.name):
+    if DRA_MODE not in (serves, target) and DRA_DRIVER in driver_offers(_of_node(seen.slices, seen.name)):
         yield Refusal(
             "dra_left",
             f"Node '{seen.name}' is not of mode dra, and DRA driver {DRA_DRIVER} has ResourceSlices with its GPUs: two"
@@ -256,13 +258,7 @@ def _lacks(seen: NodeSeen) -> Iterator[Refusal]:
 
 def other_drivers(slices: Mapping[str, Any], node: str) -> List[str]:
     """Return the names of DRA drivers of others that give away GPUs of a node."""
-    return [name for name in _drivers(slices, node) if name in OTHER_DRA_DRIVERS]
-
-
-def _drivers(slices: Mapping[str, Any], node: str) -> List[str]:
-    """Return the names of the drivers with devices of a node."""
-    specs = (_spec(item) for item in _of_node(slices, node))
-    return sorted({str(spec.get("driver")) for spec in specs if spec.get("devices")})
+    return [name for name in driver_offers(_of_node(slices, node)) if name != DRA_DRIVER]
 
 
 def _cdi_enabled(values: Mapping[str, object]) -> bool:

@@ -1,18 +1,15 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a node goes over from a device plugin to the DRA driver, or back: one has gone before the other comes. Pure.
-
-kube-scheduler counts what plugins and drivers give apart. So a GPU that both offer for a moment is given away twice.
-"""
+"""How a node goes over from a device plugin to the DRA driver, or back: one has gone before the other comes. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, List, Mapping
 
 from ..shared import label_names
-from ..shared.modes import DRA_DRIVER, DRA_MODE, HELD_LABEL, dra_pool, mode_of
-from ..shared.quantity import whole_units
+from ..shared.gpu_givers import plugin_offers
+from ..shared.modes import DRA_DRIVER, DRA_MODE, HELD_LABEL, dra_pool
 from ..shared.registers import mapping, mappings, metadata_of, resources
 
 
@@ -55,12 +52,6 @@ def handover(seen: Seen) -> Handover:
         offered=list(plugin_offers(seen.node["object"])),
         left={"annotations": annotations, "labels": dict.fromkeys(seen.node["kept_labels"])},
     )
-
-
-def plugin_offers(node: Mapping[str, Any]) -> Dict[str, Optional[str]]:
-    """Return the resources of GPUs that kubelet offers for a device plugin, each with the mode that has it."""
-    amounts = mapping(mapping(node.get("status")).get("allocatable"))
-    return {name: mode_of(name) for name, amount in amounts.items() if mode_of(name) and whole_units(amount)}
 
 
 def _has_device(claim: Mapping[str, Any], pool: str) -> bool:

@@ -1,11 +1,11 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What containers ask of DRA drivers by ResourceClaims, beside their limits, and what such drivers offer. Pure."""
+"""What containers ask of DRA drivers by ResourceClaims, beside their limits. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import DRA_SHARE_CLASS
@@ -56,9 +56,3 @@ def _claims(pod: Object) -> Iterator[Tuple[str, str]]:
     for each in (*(pod["spec"].get("resourceClaims") or ()), *told):
         if each.get("resourceClaimName"):
             yield each["name"], each["resourceClaimName"]
-
-
-def drivers_on(slices: Iterable[Object], node: str) -> Set[str]:
-    """Return the names of the DRA drivers that offer devices of a node."""
-    specs = (item["spec"] for item in slices)
-    return {spec["driver"] for spec in specs if spec.get("nodeName") == node and spec.get("devices")}

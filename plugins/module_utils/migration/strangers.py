@@ -8,7 +8,8 @@ from typing import Any, Dict, Mapping, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration import claims, peers, resources
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import OTHER_DRA_DRIVERS
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_givers import driver_offers
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import DRA_DRIVER
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_pods import ENDED
 
 _FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
@@ -41,8 +42,8 @@ def strange(daemonsets: Sequence[Object], node: Object, pods: Sequence[Object], 
 
 def strange_driver(slices: Sequence[Object], node: Object, driver: str) -> str:
     """Return why nothing can be said of a node: a DRA driver of others, not ``driver``, gives away its GPUs."""
-    found = claims.drivers_on(slices, node["metadata"]["name"]) - {driver}
-    names = ", ".join(sorted(found.intersection(OTHER_DRA_DRIVERS)))
+    own = (item for item in slices if item["spec"].get("nodeName") == node["metadata"]["name"])
+    names = ", ".join(name for name in driver_offers(own) if name not in (DRA_DRIVER, driver))
     return names and f"DRA driver {names} has ResourceSlices with its GPUs, and no DaemonSet known here runs it there"
 
 

@@ -203,6 +203,25 @@ def test_plugins_that_count_pending_pods_may_list_them(container: Any, variables
     assert [rule["verbs"] for rule in role["rules"] if rule["resources"] == ["pods"]] == ([["list"]] if counts else [])
 
 
+@pytest.mark.parametrize(
+    ("account", "mode"), [("kube-accel", "pgpu"), ("kube-accel-share", "vgpu"), ("kube-accel-share", "mps")]
+)
+@pytest.mark.parametrize("has_slices", [True, False])
+def test_plugin_looks_for_dra_drivers_where_there_may_be(
+    container: Any, account: str, mode: str, has_slices: bool
+) -> None:
+    asked = {"__gpu_plugins_device_classes": {"results": [{"api_found": has_slices, "resources": []}]}}
+    found, _ = container(mode=mode, **asked)
+    assert ("--watch-resource-slices" in found["command"]) is has_slices
+    (role,) = (
+        item
+        for item in rendered("gpu_plugins", "rbac.yml.j2", **asked)
+        if item["kind"] == "ClusterRole" and item["metadata"]["name"] == account
+    )
+    verbs = [rule["verbs"] for rule in role["rules"] if rule["resources"] == ["resourceslices"]]
+    assert verbs == ([["list", "watch"]] if has_slices else [])
+
+
 def dra(**variables: Any) -> dict[str, dict[str, Any]]:
     """What the role makes for nodes of mode dra, by kind."""
     found = rendered("gpu_plugins", "objects.yml.j2", **variables)

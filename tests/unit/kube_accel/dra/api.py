@@ -7,9 +7,10 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kube_accel.dra.publisher import SLICES, Publisher
+from kube_accel.dra.publisher import Publisher
 from kube_accel.dra.slices import DRIVER
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError
+from kube_accel.shared.gpu_givers import SLICES_PATH
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
 
@@ -57,7 +58,7 @@ class FakeApi:
 
     def send(self, method: str, path: str, body: object = None, **_: object) -> bytes:
         self._writes(method, path)
-        if self.slices.pop(path.removeprefix(f"{SLICES}/"), None) is None:
+        if self.slices.pop(path.removeprefix(f"{SLICES_PATH}/"), None) is None:
             raise ApiRefusedError(404, "not found")
         return b"{}"
 

@@ -13,12 +13,13 @@ import pytest
 from kube_accel.dra.claims import ClaimError, allotted
 from kube_accel.dra.node_devices import NodeDevices
 from kube_accel.dra.pods import ClaimPods
-from kube_accel.dra.publisher import SLICES, Publisher
+from kube_accel.dra.publisher import Publisher
 from kube_accel.dra.slices import DRIVER
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.cgroups import Place
 from kube_accel.kube.client import KubeClient
 from kube_accel.shared.api_json import ODD, ApiJsonError
+from kube_accel.shared.gpu_givers import SLICES_PATH
 from odd_values import Path as FieldPath
 from odd_values import cases, fields_read, with_value
 from unit.kube_accel.dra.api import FakeApi
@@ -175,4 +176,4 @@ def test_what_is_well_formed_is_served(tmp_path: Path) -> None:
     assert publish(tmp_path, api, [copy.deepcopy(stored())]).problem == ""
     assert [*api.devices()] == ["gpu-00", "gpu-01"]
     assert json.dumps(api.slices)
-    assert SLICES.endswith("/resourceslices")
+    assert SLICES_PATH.endswith("/resourceslices")

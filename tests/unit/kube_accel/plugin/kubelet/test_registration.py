@@ -173,7 +173,7 @@ def test_resource_no_longer_offered_leaves_no_watch(kubelet: FakeKubelet, instan
 
 def test_empty_list_is_never_shown_before_the_gpus_are_read(kubelet: FakeKubelet, instances: Start) -> None:
     instance = instances(gpus=None)
-    wait(lambda: "have not been read" in instance.registrar.state.detail)
+    wait(lambda: "there is no list of GPUs" in instance.registrar.state.detail)
     assert kubelet.capacity() == {}
     instance.offer(2)
     kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)

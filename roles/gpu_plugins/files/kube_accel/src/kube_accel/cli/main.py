@@ -106,6 +106,11 @@ def _add_plugin(plugin: argparse.ArgumentParser) -> None:
     plugin.add_argument("--mode", type=_mode, default=Mode.PGPU, help=f"one of {_modes()}")
     _add_daemon(plugin)
     plugin.add_argument("--takeover", action="store_true", help="register even if another plugin serves the resource")
+    plugin.add_argument(
+        "--watch-resource-slices",
+        action="store_true",
+        help="offer no GPU while a DRA driver has ResourceSlices with the node's GPUs",
+    )
     plugin.add_argument("--config-file", type=Path, help="mode pgpu: configuration file of NVIDIA's plugin")
     plugin.add_argument(
         "--config-map", type=_namespaced, help="mode pgpu: NAMESPACE/NAME; a label of the node selects a configuration"

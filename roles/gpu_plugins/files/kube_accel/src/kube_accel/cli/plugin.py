@@ -83,6 +83,7 @@ def _options(arguments: argparse.Namespace) -> PluginOptions:
         metrics_aliases=arguments.metrics_aliases,
         metrics_profiling=arguments.metrics_profiling,
         metrics_pending=arguments.metrics_pending,
+        watch_slices=arguments.watch_resource_slices,
         runtime_class=arguments.runtime_class,
     )
 

@@ -23,13 +23,12 @@ from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.shared.api_json import ANY, ApiJsonError, shaped
 from kube_accel.shared.fixed_shares import fixed_shares
-from kube_accel.shared.modes import OTHER_DRA_DRIVERS, dra_pool, mode_of
+from kube_accel.shared.gpu_givers import SLICES_PATH, driver_offers, plugin_offers
+from kube_accel.shared.modes import dra_pool
 from kube_accel.shared.printable import line
-from kube_accel.shared.quantity import whole_units
 
 _log = logging.getLogger(__name__)
 
-SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _SPEC: Final = {
     "driver!": str,
     "pool!": {"name!": str, "generation!": int},
@@ -39,7 +38,6 @@ _SPEC: Final = {
 _SHAPE: Final = {"metadata!": {"name!": str, "uid!": str, "resourceVersion!": str}, "spec!": _SPEC}
 _TRIED: Final = {"spec!": _SPEC}
 """What is not stored has no version."""
-OTHERS: Final = OTHER_DRA_DRIVERS
 _LOOK: Final = 15.0
 """Seconds after which the node is looked at again though nothing changed."""
 _SOON: Final = 5.0
@@ -101,15 +99,16 @@ class NodeSlices:
 
     def of_pool(self, name: str) -> list[Slice]:
         """Return our slices of a pool."""
-        return [each for each in self._of(DRIVER) if each["spec"]["pool"]["name"] == name]
+        specs = ((each, each["spec"]) for each in self._all())
+        return [each for each, spec in specs if (spec["driver"], spec["pool"]["name"]) == (DRIVER, name)]
 
-    def with_devices(self, driver: str) -> bool:
-        """Return whether a driver offers devices on the node."""
-        return any(each["spec"].get("devices") for each in self._of(driver))
+    def other_drivers(self) -> list[str]:
+        """Return the names of the DRA drivers of others that give away GPUs of the node."""
+        return [name for name in driver_offers(self._all()) if name != DRIVER]
 
-    def _of(self, driver: str) -> list[Slice]:
+    def _all(self) -> list[Slice]:
         with self._lock:
-            return [each for each in self._slices.values() if each["spec"]["driver"] == driver]
+            return list(self._slices.values())
 
 
 class Publisher:
@@ -137,7 +136,7 @@ class Publisher:
         self._keeps_counters: bool | None = None
         """None until it was tried."""
         self.slices = NodeSlices(self._wake.set)
-        self.watch = Watch(client, Watched(SLICES, {"fieldSelector": f"spec.nodeName={node}"}), self.slices)
+        self.watch = Watch(client, Watched(SLICES_PATH, {"fieldSelector": f"spec.nodeName={node}"}), self.slices)
         self.problem = "the slices are not written yet"
         """Why they are not as they should be; empty when they are."""
         self.obstacle = ""
@@ -285,12 +284,14 @@ class Publisher:
             return self._client.put(_at(body) + query, body)
         uid = node["metadata"]["uid"]
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}
-        return self._client.post(SLICES + query, {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}})
+        return self._client.post(
+            SLICES_PATH + query, {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
+        )
 
     def _see_others(self, node: Mapping[str, Any]) -> None:
-        """Look whether something else gives the GPUs away: kube-scheduler counts them apart. Read the label, too."""
-        offered = ", ".join(name for name, count in _allocatable(node).items() if mode_of(name) is not None and count)
-        drivers = ", ".join(filter(self.slices.with_devices, OTHERS))
+        """Look whether something else gives the GPUs away (``gpu_givers``). Read the label, too."""
+        offered = ", ".join(map(line, plugin_offers(node)))
+        drivers = ", ".join(self.slices.other_drivers())
         found = ""
         try:
             self.fixed = fixed_shares(node["metadata"].get("labels") or {})
@@ -321,12 +322,6 @@ class Publisher:
         self.dropped = self.dropped | lost
 
 
-def _allocatable(node: Mapping[str, Any]) -> dict[str, int]:
-    """Return the resources that kubelet offers, by name."""
-    found = (node.get("status") or {}).get("allocatable") or {}
-    return {line(name): whole_units(count) or 0 for name, count in found.items()}
-
-
 def _version(item: Mapping[str, Any]) -> int:
     """Return the resourceVersion. Of one kind of object, the API server counts them up (KEP-5504)."""
     found = str(item["metadata"]["resourceVersion"])
@@ -348,4 +343,4 @@ def _text(devices: Sequence[Device]) -> str:
 
 
 def _at(each: Slice) -> str:
-    return f"{SLICES}/{quote(each['metadata']['name'], safe='')}"
+    return f"{SLICES_PATH}/{quote(each['metadata']['name'], safe='')}"

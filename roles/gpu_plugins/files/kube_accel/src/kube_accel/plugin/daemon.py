@@ -28,6 +28,7 @@ from kube_accel.plugin.kubelet.server import WholeGpuPlugin
 from kube_accel.plugin.node.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.node.cdi_writer import CdiWriter
 from kube_accel.plugin.node.condition import silences
+from kube_accel.plugin.node.dra_drivers import DraDrivers
 from kube_accel.plugin.node.labels import LabelWriter
 from kube_accel.plugin.served import Served, ServedResources
 from kube_accel.plugin.whole_runtime import WholeGpus
@@ -113,6 +114,7 @@ class Daemon:
         options, pages = self._options, self._metrics.pages if self._metrics is not None else {}
         probes = {"/healthz": self._served.failure, "/readyz": self._readyz}
         front = listen(options, probes, pages, self._status, self._gpus)
+        self._drivers = DraDrivers(options, front.condition, self._publish)
         try:
             self._keeper = Keeper(options.state_dir, self._served.serves)
         except OSError as error:
@@ -121,10 +123,18 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until ``stop`` is set, and return the exit code of the process."""
+        self._start("drivers", partial(self._drivers.run, self._stop))
         for name in self._served.by_name:
             self._register(name)
         self._start("gpus", self._follow_gpus)
         self._start("holdings", self._holdings.run)
+        self._start("handover", self._keeper.run)
+        self._start("admin", self._front.admin.run)
+        self._start("probes", self._front.probes.run)
+        for name, part in self._shares.parts(self._stop) if self._shares is not None else ():
+            self._start(name, part)
+        # What kubelet waits for would take turns with the rest.
+        self._served.wait_registered(self._stop)
         self._start("annotation", self._annotation.run)
         self._start("labels", self._labels.run)
         if self._shares is None:
@@ -135,16 +145,10 @@ class Daemon:
         if self._mig is not None:
             cutting = self._start("mig", partial(self._follow, "--mig-configs", self._mig))
         self._start("condition", self._front.condition.run)
-        self._start("handover", self._keeper.run)
-        self._start("admin", self._front.admin.run)
-        self._start("probes", self._front.probes.run)
         if self._metrics is not None:
             self._start("metrics", partial(self._metrics.run, self._stop))
         if self._pending is not None:
             self._start("pending", partial(self._pending.run, self._stop))
-        if self._shares is not None:
-            for name, part in self._shares.parts(self._stop):
-                self._start(name, part)
         self._stop.wait()
         if self._metrics is not None:
             self._metrics.close()
@@ -285,6 +289,10 @@ class Daemon:
         if not self._holdings.asked or self._whole.configuration is None:
             return
         with self._publishing:
+            offering, withheld = any(served.plugin.has_list for served in self._served.all), self._drivers.obstacle
+            # Kubelet does not get to know a plugin that has nothing to offer. One that it knows serves its pods on.
+            if withheld and not offering:
+                return
             snapshot = self._snapshot()
             for fault in silences(snapshot):
                 self._front.condition.warn("GpuValueUnreadable", fault)
@@ -293,7 +301,7 @@ class Daemon:
                 return
             if self._shares is None:
                 # What is offered already has a specification, and its health must be reported whatever happens.
-                if not self._specify(snapshot.inventory) and not any(s.plugin.has_list for s in self._served.all):
+                if not self._specify(snapshot.inventory) and not offering:
                     return
                 self._whole.see(snapshot)
                 for reason in self._whole.left_out:
@@ -301,7 +309,7 @@ class Daemon:
                 self._match_resources()
                 self._record_whole(snapshot.inventory)
             for served in self._served.all:
-                if served.offer(snapshot):
+                if served.plugin.publish((), snapshot.inventory) if withheld else served.offer(snapshot):
                     devices = served.plugin.devices
                     bad = sorted({gpu_of(device.id) for device in devices if not device.healthy})
                     _log.info("devices advertised", extra={"devices": len(devices), "unhealthy": bad})
@@ -380,6 +388,8 @@ class Daemon:
         return mode_of(resource) not in (None, self._options.mode)
 
     def _readyz(self) -> str:
+        if self._drivers.obstacle:
+            return f"no GPU is offered: {self._drivers.obstacle}"
         if self._configurator is not None and self._configurator.current is None:
             return f"no configuration yet: {self._configurator.problem or 'the API server was not heard'}"
         if self._cdi_problem:
@@ -437,7 +447,7 @@ class Daemon:
         snapshot = self._gpus.snapshot()
         return {
             "registered": registration.registered,
-            "registration": registration.detail,
+            "registration": self._drivers.obstacle or registration.detail,
             "driver": snapshot.driver_state.value,
             "detail": snapshot.detail,
             "mode": self._options.mode.value,

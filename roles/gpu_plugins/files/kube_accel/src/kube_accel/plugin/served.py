@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from kube_accel.model import Snapshot
 from kube_accel.plugin.kubelet.registration import Registrar, Registration
 from kube_accel.plugin.kubelet.server import ListedPlugin
 
+_FIRST, _TURN = 0.5, 0.005
+"""Seconds that kubelet has for registering us before anything else is done; from one look at that to the next."""
 _CALM, _LOOK = 0.1, 0.01
 """Seconds without a question after which none is on its way any more; from one look to the next."""
 
@@ -62,6 +65,12 @@ class ServedResources:
             time.sleep(_LOOK)
             now = time.monotonic()
         return False
+
+    def wait_registered(self, stop: threading.Event) -> None:
+        """Return once kubelet has registered our plugins, or soon."""
+        end = time.monotonic() + _FIRST
+        while time.monotonic() < end and not self.registration().registered:
+            stop.wait(_TURN)
 
     def failure(self) -> str:
         """Return why kubelet cannot reach us through our own fault, or an empty string."""

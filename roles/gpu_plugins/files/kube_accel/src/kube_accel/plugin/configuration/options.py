@@ -102,6 +102,8 @@ class PluginOptions:
     metrics_pending: bool = False
     """Count the cluster's pods that ask for GPUs and have no node, and tell owners of the node's what their pods lack,
     since no extender does."""
+    watch_slices: bool = False
+    """Offer no GPU while a DRA driver gives them away, by ResourceSlices."""
     runtime_class: str = ""
     """What pods with whole GPUs have to name; empty where they need none."""
 

@@ -153,7 +153,7 @@ class Registrar:
             self._registered_at = None
             self._not_registered(f"kubelet is not there: no socket {self._kubelet}")
         elif not plugin.has_list:
-            self._not_registered("the GPUs have not been read yet")
+            self._not_registered("there is no list of GPUs yet")
         elif self._socket is not None:
             self._stand_with_siblings(plugin, self._socket)
 
