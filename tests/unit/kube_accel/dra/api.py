@@ -36,6 +36,8 @@ class FakeApi:
         self._answers()
         if path == "/api/v1/nodes/node-1":
             return self.node
+        if path.startswith(f"{SLICES}/"):
+            return copy.deepcopy(self._slice(path.removeprefix(f"{SLICES}/")))
         name = path.removeprefix(f"{CLAIMS}/")
         if name not in self.claims:
             raise ApiRefusedError(404, f"{name} not found")
@@ -92,6 +94,18 @@ class FakeApi:
             "metadata": {"name": name, "namespace": "team", "uid": uid or f"uid-{name}"},
             "status": status,
         }
+
+    def restore(self, earlier: int) -> None:
+        """Count versions from before, as an API server does whose etcd was restored from a backup."""
+        self._version = earlier
+        for each in self.slices.values():
+            self._version += 1
+            each["metadata"]["resourceVersion"] = str(self._version)
+
+    def _slice(self, name: str) -> dict[str, Any]:
+        if name not in self.slices:
+            raise ApiRefusedError(404, f"{name} not found")
+        return self.slices[name]
 
     def _answers(self) -> None:
         if self.away:

@@ -13,6 +13,7 @@ from kube_accel.dra.preparer import Preparer
 from kube_accel.kube.api import ApiError
 from kube_accel.model import MigDevice
 from unit.kube_accel.dra.node import ClaimNode
+from unit.kube_accel.dra.test_shares import share
 from unit.kube_accel.plugin.fakes import LOST, inventory, uuid
 
 
@@ -93,6 +94,58 @@ def test_mig_device_comes_with_its_capabilities_alone(node: ClaimNode) -> None:
         prepare(node.preparer(), "c")
 
 
+def test_gpu_that_was_cut_anew_under_a_claim_is_not_given(node: ClaimNode) -> None:
+    """Numbers of capabilities follow the instances: the old container may open the new device."""
+    gpu = inventory(4).gpus[2]
+
+    def cut(uuid: str, profile: str) -> None:
+        device = MigDevice(uuid, 0, profile, 40 << 30, (12, 13))
+        node.see(gpus={2: replace(gpu, mig_enabled=True, mig_devices=(device,))})
+
+    for number in (12, 13):
+        (node.root / f"dev/nvidia-caps/nvidia-cap{number}").parent.mkdir(exist_ok=True)
+        (node.root / f"dev/nvidia-caps/nvidia-cap{number}").touch()
+    cut("MIG-0", "1g.10gb")
+    node.api.claim("a", "gpu-02-mig-1g10gb-0")
+    preparer = node.preparer()
+    prepare(preparer, "a")
+    cut("MIG-1", "3g.40gb")
+    node.api.claim("b", "gpu-02-mig-3g40gb-0")
+    with pytest.raises(ClaimError, match="is still prepared for claim team/a"):
+        prepare(preparer, "b")
+    with pytest.raises(ClaimError, match=r"was cut anew since gpu-02-mig-1g10gb-0 \(MIG-0\) was prepared; delete"):
+        prepare(preparer, "a")
+    preparer.release("uid-a")
+    assert prepare(preparer, "b") == ["gpu-02-mig-3g40gb-0"]
+
+
+def test_gpus_that_others_give_away_go_to_no_new_claim(node: ClaimNode) -> None:
+    node.api.claim("before", "gpu-01")
+    node.api.claim("new", "gpu-00", tolerations=[{"operator": "Exists"}])
+    node.api.claim("admin", "gpu-00", adminAccess=True)
+    preparer = node.preparer()
+    prepare(preparer, "before")
+    preparer.obstacle = lambda: "a device plugin offers nvidia.com/gpu on this node; remove that plugin"
+    with pytest.raises(ClaimError, match=r"by claims no more: a device plugin offers nvidia\.com/gpu"):
+        prepare(preparer, "new")
+    assert prepare(preparer, "before") == ["gpu-01"]
+    assert prepare(preparer, "admin") == ["gpu-00"]
+
+
+def test_claim_that_kubelet_gave_up_is_not_prepared(node: ClaimNode) -> None:
+    node.api.claim("a", "gpu-00")
+    preparer = node.preparer()
+    with pytest.raises(ClaimError, match="waits for it no more"):
+        preparer.prepare("uid-a", "team", "a", lambda: False)
+    assert (node.files(), preparer.claims()) == ([], {})
+
+
+def test_share_larger_than_its_gpu_is_refused(node: ClaimNode) -> None:
+    share(node, "a", [("r", "gpu-00", 30, 81)])
+    with pytest.raises(ClaimError, match="smaller than the share"):
+        prepare(node.preparer(node.shares()), "a")
+
+
 def test_released_twice_is_no_error(node: ClaimNode) -> None:
     node.api.claim("a", "gpu-00")
     preparer = node.preparer()
@@ -171,11 +224,14 @@ def test_claim_that_stays_gone_is_released_at_the_second_look(node: ClaimNode) -
     for name, device in (("a", "gpu-00"), ("b", "gpu-01"), ("c", "gpu-02")):
         node.api.claim(name, device)
         prepare(node.preparer(), name)
+    node.api.claim("d", "gpu-03")
+    prepare(node.preparer(), "d")
     del node.api.claims["a"]
     node.api.claim("b", "gpu-01", uid="uid-new")
+    node.api.claim("d")  # its allocation was taken back
     preparer = node.preparer()
     preparer.release_gone()
-    assert preparer.claims().keys() == {"uid-a", "uid-b", "uid-c"}
+    assert preparer.claims().keys() == {"uid-a", "uid-b", "uid-c", "uid-d"}
     preparer.release_gone()
     assert preparer.claims().keys() == {"uid-c"}
 

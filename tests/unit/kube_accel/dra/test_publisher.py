@@ -114,6 +114,44 @@ def test_slices_wiped_before_the_answer_are_put_back(tmp_path: Path) -> None:
         node.wait(*ALL)
 
 
+def test_slices_are_written_after_the_api_server_was_restored(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        for lost in (1, 2, 1):  # versions have gone up
+            node.see(lost)
+            node.wait(*ALL, tainted=f"gpu-0{lost}")
+        node.api.restore(0)
+        node.api.deliver(node.publisher)
+        node.see(0)
+        node.wait(*ALL, tainted="gpu-00")
+
+
+def test_state_that_cannot_be_read_is_a_problem_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(FakeApi(), tmp_path)
+    right = node.devices.wanted
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.devices, "wanted", full)
+    with node.running():
+        wait(lambda: "No space left" in node.publisher.problem)
+        monkeypatch.setattr(node.devices, "wanted", right)
+        node.publisher.wake()
+        node.wait(*ALL)
+
+
+def test_instance_that_waits_for_its_turn_sees_other_givers(tmp_path: Path) -> None:
+    node = Node(FakeApi(), tmp_path)
+    waiting = Node(node.api, tmp_path)
+    with node.running():
+        node.wait(*ALL)
+        node.api.node["status"]["allocatable"] = {"nvidia.com/gpu": "3"}
+        with waiting.running():
+            wait(lambda: "a device plugin offers nvidia.com/gpu" in waiting.publisher.obstacle)
+
+
 def test_late_event_of_the_watch_does_not_undo_what_was_written(tmp_path: Path) -> None:
     node = Node(FakeApi(), tmp_path)
     with node.running():

@@ -126,8 +126,8 @@ class Holdings:
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the names of the devices."""
-        return frozenset(device.device for device in self.devices)
+        """Return the names of the devices. What is only watched over is nobody's."""
+        return frozenset(device.device for device in self.devices if not device.admin)
 
     @property
     def made(self) -> bool:

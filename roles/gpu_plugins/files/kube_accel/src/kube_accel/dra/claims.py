@@ -79,6 +79,19 @@ def allotted(claim: object, uid: str, pool: str) -> tuple[Allotted, ...]:
     return tuple(_result(each, asked.get(each["request"], {}), pool) for each in ours)
 
 
+def allocated(claim: Mapping[str, Any], pool: str) -> bool:
+    """Return whether a claim has devices of ours in this pool, or what it has cannot be read."""
+    try:
+        return bool(allotted(claim, claim["metadata"]["uid"], pool))
+    except ClaimError:
+        pass
+    try:
+        found = claim["status"]["allocation"]["devices"]["results"]
+        return any((each["driver"], each["pool"]) == (DRIVER, pool) for each in found)
+    except (KeyError, TypeError):
+        return False
+
+
 def _asked(claim: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what a claim asks for, by the names that results have for it."""
     for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():

@@ -82,6 +82,7 @@ class DraDaemon:
             client, name, checkpoint, specifications, self._devices, self._maker, self._status_writer
         )
         self._publisher = Publisher(client, options.node_name, options.state_dir, self._wanted)
+        self._preparer.obstacle = lambda: self._publisher.obstacle
         self._service = DriverService(self._preparer, self._devices, name, self._holdings_changed)
         where = paths(options.plugins_dir, options.registry_dir, options.instance)
         self._sockets = Sockets(where, options.state_dir, self._service)

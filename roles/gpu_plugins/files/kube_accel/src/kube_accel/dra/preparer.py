@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kube_accel.dra.checkpoint import Checkpoint, CheckpointError, Holdings, Prepared, PreparedClaim, PreparedDevice
-from kube_accel.dra.claims import Allotted, ClaimError, allotted
+from kube_accel.dra.claims import Allotted, ClaimError, allocated, allotted
 from kube_accel.dra.maker import Maker, refuse_taken
 from kube_accel.dra.node_devices import DeviceState, NodeDevices
 from kube_accel.dra.partitioner import RefusedError
@@ -21,6 +21,7 @@ from kube_accel.kube.api import ApiError, ApiRefusedError, claim_path
 from kube_accel.kube.client import KubeClient
 from kube_accel.mig.process import CutError
 from kube_accel.shared.claim_devices import AT, MIG, cut
+from kube_accel.shared.modes import CORES
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Preparer:
         status: StatusWriter | None = None,
     ) -> None:
         """``status`` is told of claims that are prepared."""
+        self.obstacle: Callable[[], str] = str
+        """Returns what else gives the GPUs away, so that no further claim gets one; empty for nothing."""
         self._maker = maker
         self._client = client
         self._status = status
@@ -53,9 +56,12 @@ class Preparer:
         self._gone: set[str] = set()
         """UIDs of prepared claims that the API server did not have at the last look."""
 
-    def prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedDevice, ...]:
+    def prepare(
+        self, uid: str, namespace: str, name: str, awaited: Callable[[], bool] = lambda: True
+    ) -> tuple[PreparedDevice, ...]:
         """Return the devices of a claim, which containers may use from now on.
 
+        ``awaited`` returns whether kubelet waits for it still: it may have released the claim since.
         Raises ClaimError, CutError, ApiError, CheckpointError, OSError.
         """
         if not _UID.fullmatch(uid):
@@ -69,6 +75,8 @@ class Preparer:
         state = self._devices.state
         assert state.inventory is not None
         with self._checkpoint.locked() as prepared:
+            if not awaited():
+                raise ClaimError("kubelet waits for it no more")
             known = prepared.claims.get(uid)
             anew = known is not None and any(each.device not in asked for each in known.made)
             if not anew:
@@ -82,7 +90,7 @@ class Preparer:
                 self._specifications.write(uid, claim, state.inventory, new)
         if anew:  # what it had is to be destroyed
             self.release(uid)
-            return self.prepare(uid, namespace, name)
+            return self.prepare(uid, namespace, name, awaited)
         if new:
             extra = {"claim": str(claim), "uid": uid, "devices": [each.device for each in claim.devices]}
             _log.info("claim prepared", extra=extra)
@@ -95,6 +103,8 @@ class Preparer:
         """Return a claim as it is to be prepared. Raises ClaimError where others have of it."""
         known, state = prepared.claims.get(uid), self._devices.state
         devices = tuple(self._device(each, known, state, prepared.holdings) for each in wanted)
+        if known is None and (why := self.obstacle()) and not all(device.admin for device in devices):
+            raise ClaimError(f"the GPUs of this node are given by claims no more: {why}")
         _refuse_held(devices, uid, prepared, state)
         return PreparedClaim(namespace, name, devices, known.rest if known is not None else {})
 
@@ -109,6 +119,10 @@ class Preparer:
                 each.admin,
                 each.share_id,
             ) and (held.portion == each.portion or cut(held.device)[1]):
+                if _destroyed(held, state):
+                    raise ClaimError(
+                        f"GPU {held.gpu} was cut anew since {held.device} ({held.uuid}) was prepared; delete the pod"
+                    )
                 return held
         if AT in each.device and each.admin:
             raise ClaimError(f"{each.device} is there only while a claim has it, and is not watched by another")
@@ -202,14 +216,14 @@ class Preparer:
                 self._specifications.match(complete, inventory)
 
     def release_gone(self) -> None:
-        """Release what the API server has no claim of, and had none of at the last look either.
+        """Release what the API server has no allocated claim of, and had none of at the last look either.
 
         Kubelet may still be ending the containers of a pod that was deleted by force, and releases its claim itself.
         Raises ApiError, CheckpointError, OSError.
         """
         gone = {uid for uid, claim in self.claims().items() if not self._exists(uid, claim)}
         for uid in gone & self._gone:
-            _log.warning("a claim that is deleted was still prepared", extra={"uid": uid})
+            _log.warning("a claim that is deleted, or has no device now, was still prepared", extra={"uid": uid})
             try:
                 self.release(uid)
             except (ClaimError, CutError) as error:
@@ -223,7 +237,7 @@ class Preparer:
             if error.status == _NOT_FOUND:
                 return False
             raise
-        exists = bool((found.get("metadata") or {}).get("uid") == uid)
+        exists = bool((found.get("metadata") or {}).get("uid") == uid) and allocated(found, self._pool)
         if exists:
             self._tell(uid, claim, found)
         return exists
@@ -252,13 +266,22 @@ def _given(each: Allotted, state: DeviceState) -> PreparedDevice:
     if part is None:
         offered = ", ".join(state.parts) or "none"
         raise ClaimError(f"device {each.device} is not on this node; it has {offered}; delete the pod")
-    gpu = part.gpu
+    gpu, asked = part.gpu, each.portion
+    if asked is not None and (asked.cores > CORES or asked.memory_bytes > usable_bytes(gpu)):
+        raise ClaimError(
+            f"{each.device} ({part.uuid}) is smaller than the share: it has {usable_bytes(gpu)} bytes; delete the pod"
+        )
     if gpu.uuid not in state.good and not (each.tolerant or each.admin):
         why = state.health_of(each.device).reason
         raise ClaimError(f"{each.device} ({part.uuid}) cannot be used: {why}; delete the pod to get another GPU")
     portion = None if each.admin else each.portion or fixed_share(each.device, gpu)
     parent = "" if part.uuid == gpu.uuid else gpu.uuid
     return PreparedDevice(each.request, each.device, part.uuid, each.admin, each.share_id, portion, parent)
+
+
+def _destroyed(device: PreparedDevice, state: DeviceState) -> bool:
+    """Return whether a MIG device was destroyed by others. Its containers may open what has its number now."""
+    return bool(device.parent) and device.placement is None and not state.has(device.uuid)
 
 
 def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared, state: DeviceState) -> None:
@@ -274,7 +297,11 @@ def _refuse_held(devices: Sequence[PreparedDevice], uid: str, prepared: Prepared
         if device.admin or gpu is None:
             continue
         beside = [*others, *(("this claim", each) for each in devices[:place])]
-        taken = [(owner, each) for owner, each in beside if each.takes_of(device)]
+        taken = [
+            (owner, each)
+            for owner, each in beside
+            if each.takes_of(device) or (each.gpu == gpu.uuid and _destroyed(each, state))
+        ]
         # Who has the very device has all of it, if it is none that several may have.
         owners = [owner for owner, each in taken if each.device == device.device and not device.share_id]
         owners = owners or in_the_way(

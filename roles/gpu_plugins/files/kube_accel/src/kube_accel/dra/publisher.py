@@ -11,12 +11,15 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from kube_accel.dra.changes import COUNTERS, Changes, Slice, changes, contents, dropped
+from kube_accel.dra.checkpoint import CheckpointError
 from kube_accel.dra.slices import CONSUMES, DRIVER, Device, in_slices, is_counters
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
@@ -47,6 +50,7 @@ _TURN: Final = 0.5
 _BACK_OFF: Final = (0.2, 10.0)
 _NODE: Final = {"metadata!": {"uid!": str, "labels": {ANY: str}}, "status": {"allocatable": {ANY: str}}}
 _GONE: Final = 404
+_CONFLICT: Final = 409
 _INVALID: Final = 422
 _MOST_DIGITS: Final = 20
 """Of 64 bits."""
@@ -65,12 +69,19 @@ class NodeSlices:
     def keep(self, item: dict[str, Any]) -> str | None:
         """Note that a slice is there. An older version than ours is left. Raises ApiJsonError."""
         name, version = str(shaped(item, _SHAPE)["metadata"]["name"]), _version(item)
+        ours = item["spec"]["driver"] == DRIVER
         with self._lock:
             self._seen = max(self._seen, version)
-            if name not in self._slices or version > _version(self._slices[name]):
+            if not ours or name not in self._slices or version > _version(self._slices[name]):
                 self._slices[name] = item
         self._on_change()
         return name
+
+    def correct(self, item: dict[str, Any]) -> None:
+        """Note what there is, whatever was known: an API server that was restored counts from before."""
+        with self._lock:
+            self._seen = _version(item)
+            self._slices[item["metadata"]["name"]] = item
 
     def drop(self, item: dict[str, Any]) -> None:
         """Note that a slice is gone. Raises ApiJsonError."""
@@ -168,10 +179,12 @@ class Publisher:
             self._wake.clear()
             try:
                 self.problem, pause = self._publish(), _BACK_OFF[0]
-            except (ApiError, ApiJsonError) as error:
+            except (ApiError, ApiJsonError, CheckpointError, OSError) as error:
                 if pause == _BACK_OFF[0]:
                     _log.warning("slices are not written", extra={"pool": dra_pool(self._node), "reason": str(error)})
                 self.problem = f"slices are not written: {error}"
+                if isinstance(error, ApiRefusedError) and error.status == _CONFLICT:
+                    self._reread()
                 stop.wait(pause)
                 self._wake.set()
                 pause = min(pause * 2, _BACK_OFF[1])
@@ -186,13 +199,30 @@ class Publisher:
         """Have ``run`` look whether it is to end."""
         self._wake.set()
 
+    def _reread(self) -> None:
+        """Take the slices from the API server, which knows others than we do."""
+        for each in self.slices.of_pool(dra_pool(self._node)):
+            try:
+                self.slices.correct(shaped(self._client.get(_at(each)), _SHAPE))
+            except ApiRefusedError as error:
+                if error.status == _GONE:
+                    self.slices.lose(each["metadata"]["name"])
+            except (ApiError, ApiJsonError):
+                return
+
     def _take_turn(self, file: int, stop: threading.Event) -> bool:
         """Wait until no other instance publishes; return False when stopped before."""
+        look_at = 0.0
         while not stop.is_set():
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.problem = ""  # the other one's
+                if self.watch.synced.is_set() and time.monotonic() >= look_at:
+                    look_at = time.monotonic() + _LOOK
+                    # Kubelet may call this one, too.
+                    with suppress(ApiError, ApiJsonError):
+                        self._see_others(self._read_node())
                 stop.wait(_TURN)
             else:
                 return True
@@ -200,7 +230,7 @@ class Publisher:
 
     def _publish(self) -> str:
         """Write what differs; return why nothing can be. Raises ApiError, ApiJsonError."""
-        node = shaped(self._client.get(f"/api/v1/nodes/{quote(self._node, safe='')}"), _NODE)
+        node = self._read_node()
         self._see_others(node)
         wanted = self._wanted(
             self._keeps_taints is not False, self._keeps_counters is not False, bool(self.obstacle), self.fixed
@@ -225,6 +255,10 @@ class Publisher:
                 return self._publish()
         self._apply(needed, wanted_slices, node)
         return self.obstacle
+
+    def _read_node(self) -> dict[str, Any]:
+        """Raises ApiError, ApiJsonError."""
+        return shaped(self._client.get(f"/api/v1/nodes/{quote(self._node, safe='')}"), _NODE)
 
     def _try_counters(self, needed: Changes, node: Mapping[str, Any]) -> None:
         """Find out whether counters are kept, without a moment in which a GPU could be given away twice."""

@@ -51,7 +51,7 @@ class DriverService:
         for claim in request.claims:
             answer = reply.claims[claim.uid]
             with self._counted(PREPARE, claim, answer):
-                devices = self._preparer.prepare(claim.uid, claim.namespace, claim.name)
+                devices = self._preparer.prepare(claim.uid, claim.namespace, claim.name, context.is_active)
                 for each, ids in zip(devices, device_ids(claim.uid, devices), strict=True):
                     answer.devices.add(
                         request_names=[each.request],

@@ -42,6 +42,8 @@ class ClaimSpecifications:
         """What the files were made of at the last look: the driver's files and the host's device nodes."""
         self._made: dict[str, tuple[PreparedClaim, tuple[_Mark, ...]]] = {}
         """Whose files were right then, by the claim's UID, and how they were."""
+        self._problems: dict[str, str] = {}
+        """Why the files of others were not, by the claim's UID."""
 
     def write(self, uid: str, claim: PreparedClaim, inventory: Inventory, new: bool = False) -> None:
         """Have the runtime know the devices of a claim, with the driver's files as they are now.
@@ -81,7 +83,7 @@ class ClaimSpecifications:
 
     def match(self, claims: Iterable[tuple[str, PreparedClaim]], inventory: Inventory) -> None:
         """Have the files be those of these claims, and no others. Raises OSError."""
-        held, known = tuple(claims), set[Path]()
+        held, known, problems = tuple(claims), set[Path](), dict[str, str]()
         around = self._things_around(inventory, [claim for _, claim in held])
         before, self._made = (self._made if around == self._around else {}), {}
         self._around = around
@@ -92,7 +94,10 @@ class ClaimSpecifications:
                     self.write(uid, claim, inventory)
                 self._made[uid] = claim, self._marks(uid)
             except ClaimError as error:
-                _log.warning("a CDI specification is not kept", extra={"claim": str(claim), "reason": str(error)})
+                problems[uid] = str(error)
+                if self._problems.get(uid) != str(error):
+                    _log.warning("a CDI specification is not kept", extra={"claim": str(claim), "reason": str(error)})
+        self._problems = problems
         for path in self._directory.glob(f"{PREFIX}*.json"):
             if path not in known:
                 path.unlink(missing_ok=True)
