@@ -25,6 +25,7 @@ from bench.node import NAME, NAMESPACE, Node, end, simulated_node
 from bench.plugin import calls, quantiles, say, spent, timed, wait
 from bench.wire import Channel
 from cluster.control_plane import free_port
+from dra_command import Places, dra_command
 from kube_accel.dra.slices import DRIVER
 from kube_accel.dra.sockets import paths
 from kube_accel.kube.proto import dra_pb2 as pb
@@ -106,23 +107,20 @@ class Driver:
         self._node = node
         self._plugins, self._registry = node.root / "plugins", node.root / "registry"
         self._url = f"http://127.0.0.1:{(port := free_port())}"
-        self._command = [
-            str(Path(sys.executable).with_name("kube-accel")),
-            "dra",
-            f"--node-name={NAME}",
-            f"--listen=127.0.0.1:{port}",
-            f"--kubelet-plugins-dir={self._plugins}",
-            f"--kubelet-registry-dir={self._registry}",
-            f"--state-dir={node.root}/state",
-            f"--sysfs-root={node.root}/sys",
-            f"--dev-root={node.root}/dev",
-            f"--proc-root={node.root}/proc",
-            f"--service-account-dir={node.root}/serviceaccount",
-            f"--cdi-dir={node.root}/cdi",
-            f"--container-driver-root={node.root}",
-            "--shares",
-            f"--shim-dir={native.build()}",
-        ]
+        root = node.root
+        places = Places(
+            self._plugins,
+            self._registry,
+            root / "state",
+            root / "serviceaccount",
+            root / "cdi",
+            sysfs_root=root / "sys",
+            dev_root=root / "dev",
+            proc_root=root / "proc",
+            container_driver_root=root,
+            shim_dir=native.build(),
+        )
+        self._command = dra_command(port, places, f"--node-name={NAME}", "--shares")
 
     @contextmanager
     def running(self) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -21,6 +20,7 @@ from cluster import images
 from cluster.control_plane import API_SERVICE, Program, answers
 from cluster.node import GPUS, STATE, TOPOLOGY, UNPRIVILEGED, GpuNode, pod
 from cluster.rig import KUBELET_ROOT, NODE, PODS, Rig, has_feature, has_shares, kubernetes
+from dra_command import Places, dra_command
 from sim import native
 from sim.cluster.client import until
 from unit.roles.conftest import rendered, variables_of
@@ -51,25 +51,19 @@ class DraNode:
         Claims may ask for ``sized`` shares, by itself where the cluster keeps them.
         """
         sized = has_shares() if sized is None else sized
-        command = [
-            *UNPRIVILEGED,
-            str(Path(sys.executable).with_name("kube-accel")),
-            "dra",
-            f"--node-name={NODE}",
-            f"--instance={instance}",
-            f"--listen=127.0.0.1:{port}",
-            f"--kubelet-plugins-dir={KUBELET_ROOT}/plugins",
-            f"--kubelet-registry-dir={KUBELET_ROOT}/plugins_registry",
-            f"--pod-resources-socket={KUBELET_ROOT}/pod-resources/kubelet.sock",
-            "--metrics-interval=1",
-            f"--state-dir={state}",
-            f"--proc-root={self.proc_root}",
-            f"--service-account-dir={self._account}",
-            f"--cdi-dir={CDI}",
-            "--fixed-shares",
-            *(["--shares"] if sized else []),
-            f"--shim-dir={native.build()}",
-        ]
+        places = Places(
+            KUBELET_ROOT / "plugins",
+            KUBELET_ROOT / "plugins_registry",
+            state,
+            self._account,
+            CDI,
+            KUBELET_ROOT / "pod-resources/kubelet.sock",
+            proc_root=self.proc_root,
+            shim_dir=native.build(),
+        )
+        flags = [f"--node-name={NODE}", f"--instance={instance}", "--metrics-interval=1", "--metrics-pending"]
+        flags += ["--fixed-shares", *(["--shares"] if sized else [])]
+        command = [*UNPRIVILEGED, *dra_command(port, places, *flags)]
         environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}
         environment["KUBERNETES_SERVICE_PORT"] = "443"
         with Program(self.rig.plane.root, f"kube-accel-dra-{port}", command, environment) as program:

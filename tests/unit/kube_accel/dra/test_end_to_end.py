@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from dra_command import Places, dra_command
 from kube_accel.dra.sockets import paths
 from kube_accel.kube.proto import dra_pb2 as pb
 from kube_accel.metrics import families
@@ -47,12 +48,19 @@ class DraHost(ApiHost):
             self.port = free.getsockname()[1]
 
     def dra(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "kube_accel.cli.main", "dra", f"--listen=127.0.0.1:{self.port}"]
-        command += [f"--kubelet-plugins-dir={self.plugins}", f"--kubelet-registry-dir={self.registry}"]
-        command += [f"--sysfs-root={self.root}/sys", f"--dev-root={self.root}/dev", f"--state-dir={self.root}/state"]
-        command += [f"--service-account-dir={self.root}/account", f"--cdi-dir={self.root}/cdi"]
-        command += [f"--container-driver-root={self.root}", "--metrics-interval=1"]
-        command += [f"--pod-resources-socket={self.kubelet_root}/pod-resources/kubelet.sock", *arguments]
+        root = self.root
+        places = Places(
+            self.plugins,
+            self.registry,
+            root / "state",
+            root / "account",
+            root / "cdi",
+            self.kubelet_root / "pod-resources/kubelet.sock",
+            root / "sys",
+            root / "dev",
+            container_driver_root=root,
+        )
+        command = dra_command(self.port, places, "--metrics-interval=1", *arguments)
         made = subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
         self.stack.callback(made.communicate)
         self.stack.callback(made.kill)
