@@ -30,7 +30,8 @@ class Seen:
     nodes: Mapping[str, Any]
     """The result for the node."""
     options: Mapping[str, object]
-    """``gpu_plugins_mode``, ``gpu_plugins_config``, ``gpu_plugins_mig_label``, and ``gpu_plugins_dra_fixed_shares``."""
+    """``gpu_plugins_mode``, ``gpu_plugins_config``, ``gpu_plugins_mig_label``, ``gpu_plugins_dra_shares``, and
+    ``gpu_plugins_dra_fixed_shares``."""
     mig_planned: Mapping[str, Any] = field(default_factory=dict)
     """The result of ``mig_geometry`` in check mode."""
 
@@ -57,6 +58,10 @@ class NodeState:
     """The mode that the node is to serve. A label ``cgpu`` that somebody else set stays."""
     shares: bool
     """Whether that mode divides GPUs."""
+    fixed_shares: int
+    """Into how many shares a DRA driver is to cut each GPU; 0 for none."""
+    keeps_accounts: bool
+    """Whether containers have accounts of their shares there, which a file system of their own bounds."""
     switching: bool
     """Whether it serves another mode than it is to."""
     cgpu_foreign: bool
@@ -90,7 +95,7 @@ def node_state(seen: Seen) -> NodeState:
     options = OptionReader(seen.options)
     mode, config = options.text("gpu_plugins_mode"), options.text("gpu_plugins_config")
     mig_label = options.boolean("gpu_plugins_mig_label")
-    fixed = options.number("gpu_plugins_dra_fixed_shares", 0, MOST)
+    sized, fixed = options.boolean("gpu_plugins_dra_shares"), options.number("gpu_plugins_dra_fixed_shares", 0, MOST)
     options.require_values()
     labels, annotations, told = labels_of(node), annotations_of(node), node_told(node)
     mode_label = str(labels.get(MODE_LABEL, ""))
@@ -111,6 +116,8 @@ def node_state(seen: Seen) -> NodeState:
         serves=serves,
         target=target,
         shares=target in BY_MODE,
+        fixed_shares=fixed if target == DRA_MODE else 0,
+        keeps_accounts=target in BY_MODE or (target == DRA_MODE and (sized or fixed > 0)),
         switching=serves not in ("", target),
         cgpu_foreign=cgpu_foreign,
         cgpu_cleared=mode_label == mode == _CGPU and not cgpu,

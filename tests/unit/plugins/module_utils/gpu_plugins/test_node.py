@@ -66,6 +66,24 @@ def test_label_of_fixed_shares_is_as_the_inventory_says(mode: str, number: int, 
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "sized", "number", "shares", "accounts"),
+    [
+        ("vgpu", False, 0, 0, True),
+        ("pgpu", True, 4, 0, False),
+        ("dra", True, 0, 0, True),
+        ("dra", False, 4, 4, True),
+        ("dra", False, 0, 0, False),
+    ],
+)
+def test_accounts_are_kept_where_gpus_are_shared(
+    mode: str, sized: bool, number: int, shares: int, accounts: bool
+) -> None:
+    options = {"gpu_plugins_dra_shares": sized, "gpu_plugins_dra_fixed_shares": number}
+    found = state({MODE: mode}, mode, options=options)
+    assert (found.fixed_shares, found.keeps_accounts) == (shares, accounts)
+
+
 @given(st.sampled_from(MODES), st.sampled_from(["", *MODES]), st.sampled_from(["", "true", "false"]))
 def test_a_node_with_its_labels_serves_its_target(mode: str, label: str, cgpu: str) -> None:
     labels = {name: value for name, value in ((MODE, label), (CGPU, cgpu)) if value}
