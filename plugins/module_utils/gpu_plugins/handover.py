@@ -9,8 +9,9 @@ from typing import Any, List, Mapping
 
 from ..shared import label_names
 from ..shared.gpu_givers import plugin_offers
-from ..shared.modes import DRA_DRIVER, DRA_MODE, HELD_LABEL, dra_pool
-from ..shared.registers import mapping, mappings, metadata_of, resources
+from ..shared.modes import DRA_MODE, HELD_LABEL
+from ..shared.registers import metadata_of, resources
+from .fixed import devices_of
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,9 @@ def handover(seen: Seen) -> Handover:
     return Handover(
         due=serves not in ("", target) and DRA_MODE in (serves, target),
         held_labels={HELD_LABEL: serves},
-        claims=[_path(item) for item in resources(seen.claims) if _has_device(item, dra_pool(seen.name))],
+        claims=[_path(item) for item in resources(seen.claims) if devices_of(item, seen.name)],
         offered=list(plugin_offers(seen.node["object"])),
         left={"annotations": annotations, "labels": dict.fromkeys(seen.node["kept_labels"])},
-    )
-
-
-def _has_device(claim: Mapping[str, Any], pool: str) -> bool:
-    devices = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices"))
-    return any(
-        (each.get("driver"), each.get("pool")) == (DRA_DRIVER, pool) for each in mappings(devices.get("results"))
     )
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..cluster.annotations import node_told
@@ -12,10 +13,11 @@ from ..shared import goyaml, label_names
 from ..shared.modes import DRA_DRIVER, DRA_MODE, MODES, RESOURCE, WHOLE_MODE, WHOLE_RESOURCE
 from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
 from ..shared.quantity import whole_units
-from ..shared.registers import entries, labels_of, mapping, metadata_of
+from ..shared.registers import entries, labels_of, mapping, mappings, metadata_of
 from ..shared.semver import semver
 from ..shared.sharing_config import Reader, mig_strategy, sharing
 from .dra import devices_offered, driver_versions, slices_of
+from .fixed import uncut
 
 CONFIG_LABEL = label_names.CONFIG
 """The node label that names a configuration."""
@@ -34,6 +36,8 @@ class Settings:
     """The one that the node is labeled with."""
     default_config: str = ""
     """The one of nodes without the label; empty for none."""
+    fixed_shares: int = 0
+    """Into how many shares a DRA driver is to cut each GPU; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Seen:
     default_config: str = ""
     slices: Mapping[str, Any] = field(default_factory=dict)
     """The result for ResourceSlices, of this node or of all."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The answers for ResourceSlices of this node, and for ResourceClaims of all; none where they were not read."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Offer:
     """GPUs that the mode can serve now."""
     outdated: str
     """That the plugin reports another driver than the host's, with the remedy; empty when it does not."""
+    uncut: str
+    """Which GPUs are not cut into fixed shares as they are to be, though no claim keeps them; empty where all are."""
     config: str
     """The configuration of the node; empty for none."""
     by_mps: bool
@@ -82,10 +90,13 @@ class Offer:
 
 def seen_offer(seen: Seen) -> Offer:
     """Return what a node is to offer in the mode that it is to serve, and what it offers."""
-    settings = Settings(seen.node["target"], seen.mig_strategy, seen.configs, seen.config, seen.default_config)
+    target, fixed = seen.node["target"], seen.node["fixed_shares"]
+    settings = Settings(target, seen.mig_strategy, seen.configs, seen.config, seen.default_config, fixed)
     node = seen.node["object"]
-    slices = slices_of(seen.slices, str(metadata_of(node).get("name") or "")) if settings.mode == DRA_MODE else []
-    return offer(node, seen.nvml, seen.node["serves"], settings, slices)
+    answers = mappings(seen.given.get("results"))
+    read, claims = answers if len(answers) == 2 else (seen.slices, {})
+    slices = slices_of(read, str(metadata_of(node).get("name") or "")) if settings.mode == DRA_MODE else []
+    return offer(node, seen.nvml, seen.node["serves"], settings, slices, claims)
 
 
 def offer(
@@ -94,10 +105,12 @@ def offer(
     serves: str,
     settings: Settings,
     slices: Sequence[Mapping[str, Any]] = (),
+    claims: Mapping[str, Any] = MappingProxyType({}),
 ) -> Offer:
     """Return what a node is to offer in a mode, by the facts of its GPUs, and what it offers.
 
-    ``serves`` is the mode that the node serves now; empty for none. ``slices`` are those of our driver on the node.
+    ``serves`` is the mode that the node serves now; empty for none. ``slices`` are those of our driver on the node, and
+    ``claims`` the result for those that may have devices of them.
     """
     host = _host(nvml)
     labels = labels_of(node)
@@ -116,15 +129,17 @@ def offer(
     ]
     told, version = node_told(node).driver, str(nvml.get("driver_version") or "")
     outdated = _outdated_slices(slices, version) if settings.mode == DRA_MODE else _outdated(told, version)
+    cuts = _uncut(host, slices, claims, settings.fixed_shares, str(metadata_of(node).get("name") or ""))
     by_mps = settings.mode == "mps" or any(each.by_mps for each in replications)
     return Offer(
         expected=expected,
         offered=offered,
         found=offered if serves in ("", settings.mode) else _elsewise(allocatable),
         missing=missing,
-        complete=not missing and bool(expected) and all(expected.values()) and not outdated,
+        complete=not missing and bool(expected) and all(expected.values()) and not outdated and not cuts,
         usable=sum(_usable(host, card, settings.mode) for card in host.cards),
         outdated=outdated,
+        uncut=cuts,
         config=name,
         by_mps=by_mps,
         mps_gpus=[
@@ -149,6 +164,13 @@ def _outdated_slices(slices: Sequence[Mapping[str, Any]], driver: str) -> str:
     told = sorted(driver_versions(slices) - {semver(driver)})
     remedy = "Delete the DRA driver's pod. The new pod reads the driver again."
     return f"The ResourceSlices tell of driver {told[0]}, but the host has {driver or 'none'}. {remedy}" if told else ""
+
+
+def _uncut(host: Host, slices: Sequence[Mapping[str, Any]], claims: Mapping[str, Any], number: int, node: str) -> str:
+    gpus = [card.uuid for card in host.cards if _usable(host, card, DRA_MODE)]
+    found = uncut(slices, claims, node, number, gpus)
+    wanted = f"cut into {number} shares" if number else "whole again"
+    return f"No claim has {', '.join(found)}, and the ResourceSlices do not have them {wanted}." if found else ""
 
 
 def _expected(
