@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -23,12 +24,15 @@ from kube_accel.kube.proto import dra_pb2 as pb
 from kube_accel.metrics import families
 from kube_accel.plugin.allocation.ledger import running
 from kube_accel.rpc.channel import Channel
+from sim import native
 from sim.nvml.topology import Topology
 from unit.kube_accel.api_host import NODE, ApiHost
 from unit.kube_accel.metrics.page import Page
 from waiting import wait
 
 DRIVER = "gpu.kube-accel.io"
+SHARE_ID = "0b9ab9e0-4a1b-4c1d-8a44-000000000001"
+DASHBOARDS = Path(__file__).parents[4] / "roles/monitoring/files/dashboards"
 SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 OFFERS = '--mig-offers=[{"gpus": [0, 1], "profiles": ["1g.10gb", "3g.40gb"]}]'
 
@@ -115,14 +119,19 @@ class DraHost(ApiHost):
         answer = self.call("", f"{SERVICE}/NodeUnprepareResources", request, pb.NodeUnprepareResourcesResponse)
         return str(answer.claims[uid].error)
 
-    def claim(self, *devices: str, name: str = "claim") -> str:
-        """Create a claim that has these devices; its UID."""
+    def claim(self, *devices: str, name: str = "claim", **consumed: str) -> str:
+        """Create a claim that has these devices, or so much of each; its UID."""
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
         results = [
             {"request": "gpus", "driver": DRIVER, "pool": f"{NODE}/kube-accel", "device": device} for device in devices
         ]
+        exactly: dict[str, Any] = {"deviceClassName": DRIVER}
+        if consumed:
+            exactly = {"deviceClassName": "share.kube-accel.io", "capacity": {"requests": consumed}}
+            results = [{**each, "shareID": SHARE_ID, "consumedCapacity": consumed} for each in results]
+        spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
         status = {"allocation": {"devices": {"results": results}}}
-        made = self.store.create("resourceclaims", self.namespace, {**body, "spec": {}})
+        made = self.store.create("resourceclaims", self.namespace, {**body, "spec": spec})
         self.store.edit("resourceclaims", self.namespace, name, lambda claim: claim.update(status=status))
         return str(made["metadata"]["uid"])
 
@@ -191,6 +200,28 @@ def test_claims_are_told_of_as_containers_of_device_plugins(host: DraHost) -> No
     assert found.value(families.NAMESPACE_GPU, namespace=host.namespace, mode="dra") > 0
     assert found.value(families.NODE_GPUS, state="visible") == 8
     assert [row.holder.pod for row in running(host.root / "state")] == ["a"]
+
+
+def test_dashboards_have_values_of_a_share(host: DraHost) -> None:
+    host.store.keeps_shares = True
+    (host.root / f"usr/lib/libnvidia-ml.so.{host.topology.system.driver}").touch()
+    uid = host.claim("gpu-01", cores="30", memory="8Gi")
+    host.kubelet.claims.append((host.namespace, "claim", "a", "main", DRIVER))
+    host.dra("--shares", f"--shim-dir={native.build()}", f"--proc-root={host.root}/proc")
+    assert not host.prepare(uid).error
+    mine = {"namespace": host.namespace, "pod": "a", "container": "main", "mode": "dra"}
+
+    def page() -> Page:
+        return Page(host.page("/metrics")[1].encode())
+
+    wait(lambda: page().values(families.CONTAINER_CORES, **mine) == [0.3], "the share to be told of")
+    found = page()
+    assert found.value(families.CONTAINER_REQUEST, **mine) == 8 << 30
+    assert found.value(families.CONTAINER_ALLOCATED, **mine) == 0.3
+    assert found.value(families.CONTAINER_FAILURES, **mine, reason="quota") == 0
+    asked = {name for path in DASHBOARDS.iterdir() for name in re.findall(r"accel_container_gpu_\w+", path.read_text())}
+    # Of a container that never did anything there is no last time.
+    assert asked - found.families.keys() == {"accel_container_gpu_last_active_timestamp_seconds"}
 
 
 def test_pods_that_wait_for_claims_are_counted(host: DraHost) -> None:

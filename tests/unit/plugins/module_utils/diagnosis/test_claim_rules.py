@@ -204,6 +204,7 @@ def test_bundle_has_slices_claims_and_classes_of_the_driver() -> None:
     secret = {"opaque": {"driver": "gpu.kube-accel.io", "parameters": {"password": "hunter2"}}}
     held = shown.claim("a", "a")
     held["status"]["allocation"]["devices"]["config"] = [secret]
+    held["status"]["devices"] = [{"driver": CLASSES[0], "data": {"uuid": "GPU-0", "cores": 30, "memory": "8Gi"}}]
     items = cluster(wanted(), held, foreign)
     with (
         patch.object(collect, "text_at", lambda client, path, most: ""),
@@ -213,6 +214,15 @@ def test_bundle_has_slices_claims_and_classes_of_the_driver() -> None:
     names = {name for name in bundle.files if name.startswith("claims/")}
     kinds = ("ResourceSlice", "ResourceClaim", "DeviceClass")
     assert [sum(kind in name for name in names) for kind in kinds] == [1, 2, 4]
+    files = {name: json.loads(text) for name, text in bundle.files.items() if name.endswith(".json")}
+    (node,) = files["inspection.json"]["nodes"]
+    (tenant,) = (each for gpu in node["gpus"] for each in gpu["containers"])
+    told = ("team", "a", 30, 8 << 30, "by ResourceClaim a")
+    assert tuple(tenant[key] for key in ("namespace", "pod", "cores", "memory_bytes", "why")) == told
+    (mine,) = (text for name, text in files.items() if "ResourceClaim" in name and text["metadata"]["name"] == "a")
+    (result,) = mine["status"]["allocation"]["devices"]["results"]
+    assert (result["device"], result["consumedCapacity"]["memory"]) == ("gpu-00", "8Gi")
+    assert mine["status"]["devices"][0]["data"]["uuid"] == "GPU-0"
     assert "hunter2" not in json.dumps({name: str(text) for name, text in bundle.files.items()})
 
 
