@@ -36,8 +36,8 @@ class FakeApi:
         self._answers()
         if path == "/api/v1/nodes/node-1":
             return self.node
-        if path.startswith(f"{SLICES}/"):
-            return copy.deepcopy(self._slice(path.removeprefix(f"{SLICES}/")))
+        if path.startswith(f"{SLICES_PATH}/"):
+            return copy.deepcopy(self._slice(path.removeprefix(f"{SLICES_PATH}/")))
         name = path.removeprefix(f"{CLAIMS}/")
         if name not in self.claims:
             raise ApiRefusedError(404, f"{name} not found")
