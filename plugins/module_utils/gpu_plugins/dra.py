@@ -28,6 +28,7 @@ from ..shared.modes import (
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 from ..shared.registers import entries, labels_of, mapping, mappings, metadata_of, resources
+from ..shared.sharing_config import renamed
 
 _KUBERNETES = (1, 34)
 _ALL_OF_IT = (1, 36)
@@ -96,7 +97,7 @@ class NodeSeen:
     device_classes: Mapping[str, Any]
     slices: Mapping[str, Any]
     options: Mapping[str, object]
-    """``container_runtime_cdi``."""
+    """``container_runtime_cdi``, and ``gpu_plugins_configs``, which may rename what a plugin offers."""
     leaving: str = ""
     """Another DRA driver that this run takes off the node."""
 
@@ -227,8 +228,9 @@ def served_twice(seen: NodeSeen) -> Iterator[Refusal]:
             " would give them away. Kubelet removes slices 30 s after their driver has ended. If they stay, remove the"
             " driver from the node.",
         )
+    names = renamed(mapping(seen.options.get("gpu_plugins_configs")))
     # What a node leaves, it may still offer.
-    offered = [name for name, mode in plugin_offers(seen.node["object"]).items() if mode != serves]
+    offered = [name for name, mode in plugin_offers(seen.node["object"], names).items() if mode != serves]
     if DRA_MODE in (serves, target) and offered:
         yield Refusal(
             "dra_plugin",

@@ -11,6 +11,7 @@ from ..shared import label_names
 from ..shared.gpu_givers import plugin_offers
 from ..shared.modes import DRA_MODE, HELD_LABEL
 from ..shared.registers import metadata_of, resources
+from ..shared.sharing_config import renamed
 from .fixed import devices_of
 
 
@@ -24,6 +25,8 @@ class Seen:
     """How it is, as ``NodeState`` has it."""
     claims: Mapping[str, Any] = field(default_factory=dict)
     """The result for ResourceClaims of all namespaces."""
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    """Configurations of the plugin by name, which may rename what it offers."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def handover(seen: Seen) -> Handover:
         due=serves not in ("", target) and DRA_MODE in (serves, target),
         held_labels={HELD_LABEL: serves},
         claims=[_path(item) for item in resources(seen.claims) if devices_of(item, seen.name)],
-        offered=list(plugin_offers(seen.node["object"])),
+        offered=list(plugin_offers(seen.node["object"], renamed(seen.configs))),
         left={"annotations": annotations, "labels": dict.fromkeys(seen.node["kept_labels"])},
     )
 

@@ -8,9 +8,9 @@ refuse such a node, a plugin offers nothing while a driver does, and our driver 
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Container, Dict, Iterable, List, Mapping, Optional
 
-from .modes import DRA_DRIVER, OTHER_DRA_DRIVERS, mode_of
+from .modes import DRA_DRIVER, OTHER_DRA_DRIVERS, gives_gpus, mode_of
 from .quantity import whole_units
 from .registers import mapping
 
@@ -20,10 +20,14 @@ DRA_DRIVERS = (DRA_DRIVER, *OTHER_DRA_DRIVERS)
 """DRA drivers that give away GPUs, ours first."""
 
 
-def plugin_offers(node: Mapping[str, Any]) -> Dict[str, Optional[str]]:
-    """Return the resources of GPUs that kubelet offers for a device plugin, each with the mode that has it."""
+def plugin_offers(node: Mapping[str, Any], renamed: Container[str] = ()) -> Dict[str, Optional[str]]:
+    """Return the resources of GPUs that kubelet offers for a device plugin, each with the mode that has it.
+
+    ``renamed`` are names that configurations of the plugin give them.
+    """
     amounts = mapping(mapping(node.get("status")).get("allocatable"))
-    return {name: mode_of(name) for name, amount in amounts.items() if mode_of(name) and whole_units(amount)}
+    given = (name for name, amount in amounts.items() if gives_gpus(name, renamed) and whole_units(amount))
+    return {name: mode_of(name) for name in given}
 
 
 def driver_offers(slices: Iterable[Mapping[str, Any]]) -> List[str]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping, NamedTuple, Optional
+from typing import Container, Mapping, NamedTuple, Optional
 
 MIB, GIB = 1 << 20, 1 << 30
 WHOLE_MODE = "pgpu"
@@ -57,6 +57,7 @@ DRA_TAINT = f"{DRA_DRIVER}/unhealthy"
 """Taint of a device that is not to be given away."""
 OTHER_DRA_DRIVERS = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")
 """DRA drivers that give away the same GPUs."""
+_GPU_RESOURCE = re.compile(r"nvidia\.com/(?:gpu|mig-).*\Z")
 _MODE_OF = {name: mode for mode, share in BY_MODE.items() for name in share[:2] if isinstance(name, str)}
 
 
@@ -71,3 +72,11 @@ def mode_of(resource: str) -> Optional[str]:
     Mode pgpu has every name of NVIDIA's that no other mode has: a configuration may rename what it offers.
     """
     return _MODE_OF.get(resource, WHOLE_MODE if resource.startswith("nvidia.com/") else None)
+
+
+def gives_gpus(resource: str, renamed: Container[str] = ()) -> bool:
+    """Return whether a resource that a node offers is of GPUs: of a mode, nvidia.com/gpu..., MIG, or ``renamed``.
+
+    Not every name of NVIDIA's is: its network operator offers nvidia.com/hostdev, for one.
+    """
+    return resource in _MODE_OF or bool(_GPU_RESOURCE.match(resource)) or resource in renamed

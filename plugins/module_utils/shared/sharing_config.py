@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Collection, Dict, List, Mapping, Optional, Set, Tuple, Union
 
+from . import goyaml
 from .modes import WHOLE_MODE, mode_of
 from .offers import Replication
 
@@ -106,6 +107,19 @@ def sharing(reader: Reader, value: object) -> Tuple[Tuple[Replication, ...], boo
         reader.notes.append("devices has no effect in sharing.mps: all GPUs of a resource are shared")
     # A client is one process on one GPU.
     return tuple(replace(client, devices=None, by_mps=True) for client in clients), one_client is not False
+
+
+def renamed(configurations: Mapping[str, Any]) -> Set[str]:
+    """Return the names that configurations give what is replicated. One that cannot be read gives none."""
+    found: Set[str] = set()
+    for document in configurations.values():
+        reader = Reader()
+        try:
+            top = reader.section(goyaml.load(document) if isinstance(document, str) else document, "", ("sharing",))
+        except ValueError:
+            continue
+        found.update(each.name for each in sharing(reader, top.get("sharing"))[0])
+    return found
 
 
 def _replicated(reader: Reader, value: object, path: str) -> Tuple[Tuple[Replication, ...], Optional[bool]]:

@@ -258,7 +258,7 @@ def test_node_that_a_device_plugin_serves_is_refused(tmp_path: Path) -> None:
     with node.running():
         wait(lambda: "device plugin offers nvidia.com/gpu" in node.publisher.problem)
         assert not node.api.slices
-        node.api.node["status"]["allocatable"] = {"nvidia.com/gpu": "0"}
+        node.api.node["status"]["allocatable"] = {"nvidia.com/gpu": "0", "nvidia.com/hostdev": "8"}
         node.publisher.wake()
         node.wait(*ALL)
 

@@ -193,6 +193,8 @@ def test_old_nodes_are_told_what_they_cannot_do() -> None:
         (node(), {"classes": NO_API}, ["dra_kubernetes"]),
         (node(**{"nvidia.com/gpu": "2"}), {}, ["dra_plugin"]),
         (node(**{"tencent.com/vcuda-core": "100"}), {}, ["dra_plugin"]),
+        # NVIDIA's network operator offers it.
+        (node(**{"nvidia.com/hostdev": "8"}), {}, []),
         (node(**{"nvidia.com/gpu": "0", "example.com/fpga": "1"}), {}, []),
         # What a node leaves, it still offers.
         (node("pgpu", **{"nvidia.com/gpu": "2", "nvidia.com/mig-1g.5gb": "7"}), {}, []),

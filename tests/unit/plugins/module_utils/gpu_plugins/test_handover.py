@@ -25,12 +25,13 @@ def going(
     *claims: Object,
     labels: Object | None = None,
     annotations: Object | None = None,
+    configs: Object | None = None,
     **offer: str,
 ) -> Handover:
     metadata = {"name": "n", "labels": {MODE: serves, **(labels or {})}, "annotations": annotations or {}}
     node = {"metadata": metadata, "status": {"allocatable": offer}}
     state = node_state(SeenNode({"resources": [node]}, {"gpu_plugins_mode": target}))
-    return handover(Seen("n", vars(state), {"resources": list(claims)}))
+    return handover(Seen("n", vars(state), {"resources": list(claims)}, configs or {}))
 
 
 def claim(name: str, *devices: tuple[str, str]) -> Object:
@@ -79,6 +80,26 @@ def test_claims_of_the_node_are_waited_for() -> None:
 )
 def test_what_kubelet_offers_for_a_plugin_is_waited_for(offered: dict[str, str], left: list[str]) -> None:
     assert going("pgpu", "dra", **offered).offered == left
+
+
+def test_what_is_no_gpu_is_not_waited_for() -> None:
+    """Names of NVIDIA's that are no GPUs, as its network operator has them, stay while the node goes over."""
+    others = {"nvidia.com/hostdev": "8", "nvidia.com/mlnxnics": "2"}
+    assert going("pgpu", "dra", **others).offered == []
+    assert going("pgpu", "dra", **others, **{"nvidia.com/gpu.shared": "4"}).offered == ["nvidia.com/gpu.shared"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "rename": "tenth", "replicas": 10}]}}},
+        "sharing: {mps: {resources: [{name: nvidia.com/gpu, rename: nvidia.com/tenth, replicas: 10}]}}",
+    ],
+)
+def test_what_a_configuration_renames_is_waited_for(config: object) -> None:
+    offered = {"nvidia.com/tenth": "40", "nvidia.com/hostdev": "8"}
+    configs = {"odd": "[", "worse": "sharing: 3", "none": None, "c": config}
+    assert going("pgpu", "dra", configs=configs, **offered).offered == ["nvidia.com/tenth"]
 
 
 def test_what_the_plugin_wrote_is_removed_and_no_more() -> None:
