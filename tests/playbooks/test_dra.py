@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from sim.cluster import NodeSpec, Spec
-from sim.cluster.client import Api, pod, until
+from sim.cluster.client import MERGE, Api, pod, until
 from sim.cluster.kinds import Object
 from sim.inventory import write_inventory
 
-from .conftest import Playbooks, Run, Start, state
+from .conftest import Playbooks, Run, Start, ended, state
 from .test_uninstall import hosts, left, objects
 
 pytestmark = pytest.mark.full
@@ -62,7 +62,7 @@ def mode(api: Api, node: str = "gpu-a") -> tuple[str, bool, str]:
     """The node's mode, whether it is cordoned, and what is kept off it."""
     found = api.get(f"/api/v1/nodes/{node}")
     labels = found["metadata"]["labels"]
-    return labels["nvidia-device-enable"], found["spec"].get("unschedulable", False), labels.get(HELD, "")
+    return labels.get("nvidia-device-enable", ""), found["spec"].get("unschedulable", False), labels.get(HELD, "")
 
 
 def served(api: Api, node: str = "gpu-a") -> tuple[int, str]:
@@ -156,9 +156,21 @@ def test_node_goes_over_from_a_plugin(books: Playbooks, api: Api) -> None:
     assert not told & {"kube-accel.io/inventory", "kube-accel.io/labels", "nvidia.com/gpu.product"}
 
 
-def test_node_is_given_back(books: Playbooks, before: set[str]) -> None:
-    done = books.run("accel.kubernetes.uninstall", driver_uninstall=True)
+def test_node_is_given_back(books: Playbooks, api: Api, before: set[str]) -> None:
+    """After a killed run, and with the socket of a killed driver."""
+    cordon = {"metadata": {"annotations": {"kube-accel.io/cordoned": "dra"}}, "spec": {"unschedulable": True}}
+    assert api.call("PATCH", "/api/v1/nodes/gpu-a", cordon, MERGE)[0] == 200
+    registry = books.cluster.root / "gpu-a/var/lib/kubelet/plugins_registry"
+    (registry / "gpu.kube-accel.io-1-reg.sock").touch()
+    process = books.start("accel.kubernetes.uninstall", driver_uninstall=True)
+    try:
+        until(lambda: not mode(api)[1], "the node to be uncordoned", 300)
+        # kube-scheduler would allocate what no driver prepares.
+        assert served(api)[0] == 0
+    finally:
+        done = ended(process)
     assert done.code == 0, done.output
+    assert not [*registry.glob("*.sock")]
     # Kubelet makes the directory for the pod, and others use it as well. The node was cordoned, and is no more.
     remains = {"gpu-a/var/run/cdi 0o40755", "node gpu-a spec unschedulable False"}
     rest = left(before, (hosts(books.cluster) | objects(books.cluster)) - remains)

@@ -138,7 +138,7 @@ def test_everything_is_given_back_once_no_pod_holds_a_gpu(books: Playbooks) -> N
     done = books.run("accel.kubernetes.uninstall", driver_uninstall=True, **SITE)
     assert (done.code, done.changed) == (2, 0), done.output
     assert state(cluster) == served
-    assert "These pods hold GPUs of node 'gpu-b': default/cgpu;" in done.messages
+    assert "These pods hold GPUs of node 'gpu-b': default/cgpu." in done.messages
     remove(api, "cgpu")
     # As where a benchmark was killed.
     api.call("PATCH", "/api/v1/nodes/gpu-a", {"metadata": {"annotations": {"kube-accel.io/benchmark": "x"}}}, MERGE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..shared.label_names import FIXED_SHARES
-from ..shared.modes import CGPU_LABEL, MODE_LABEL
+from ..shared.modes import CGPU_LABEL, DRA_MODE, MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, metadata_of, resources
 from . import mig_label
@@ -22,12 +22,16 @@ _NAMES_OF_OTHERS = ("DaemonSet", "ConfigMap")
 class Seen:
     """What was seen of a node and its cluster, and what is asked for."""
 
+    name: str
+    """The node's."""
     node: Mapping[str, Any]
     """How the node is, as ``NodeState`` has it."""
     options: Mapping[str, object]
     """``gpu_plugins_config``, ``gpu_plugins_mig_config``, and ``gpu_plugins_mig_label``."""
     monitors: Mapping[str, Any]
     """What becomes of monitors."""
+    holders: Sequence[str] = ()
+    """Pods that hold GPUs of the node, as namespace/name."""
     serving: Mapping[str, Any] = field(default_factory=dict)
     """The result for nodes with a label of a mode."""
     given_up: Sequence[str] = ()
@@ -43,6 +47,8 @@ class Seen:
 class Uninstall:
     """What is taken."""
 
+    refusal: str
+    """Why nothing is to be taken while pods hold GPUs, and what becomes of them otherwise; empty if none does."""
     labels: Dict[str, None]
     """Labels of the node by which its plugin is there."""
     later_labels: Dict[str, Any]
@@ -71,10 +77,23 @@ def uninstall(seen: Seen) -> Uninstall:
     ours = {(item.get("kind"), metadata_of(item).get("name")) for item in resources(seen.ours)}
     serving = [name for name in (metadata_of(item)["name"] for item in resources(seen.serving)) if name not in given_up]
     return Uninstall(
+        _refusal(seen),
         dict.fromkeys(labels),
         {**dict.fromkeys(later), **seen.monitors["back"]},
         serving,
         [item for item in reversed(seen.objects) if not serving and (_is_named_by_us(item) or _key(item) in ours)],
+    )
+
+
+def _refusal(seen: Seen) -> str:
+    if not seen.holders:
+        return ""
+    kept = "they keep running, and the node no longer accounts for their GPUs"
+    if seen.node["serves"] == DRA_MODE:
+        kept = "they run on, but hang in Terminating later, as kubelet needs the driver to release a claim"
+    return (
+        f"These pods hold GPUs of node '{seen.name}': {', '.join(seen.holders)}. Remove them, or set"
+        f" gpu_plugins_uninstall_force=true: {kept}."
     )
 
 

@@ -155,9 +155,19 @@ def test_playbooks_refuse_what_they_do_not_do(
         assert (part in says) if part else not says
 
 
-def left(labels: Object, **options: Any) -> uninstall.Uninstall:
+def left(labels: Object, *holders: str, **options: Any) -> uninstall.Uninstall:
     known = {"gpu_plugins_mode": "pgpu"} | options
-    return uninstall.uninstall(uninstall.Seen(asdict(state(labels)), known, {"back": {"monitor": "true"}}))
+    monitors = {"back": {"monitor": "true"}}
+    return uninstall.uninstall(uninstall.Seen("n", asdict(state(labels)), known, monitors, holders))
+
+
+def test_uninstalling_under_pods_says_what_becomes_of_them() -> None:
+    assert left({MODE: "dra"}).refusal == ""
+    plugins, claims = (left({MODE: mode}, "team/a", "team/b").refusal for mode in ("vgpu", "dra"))
+    assert "These pods hold GPUs of node 'n': team/a, team/b." in plugins
+    assert "they keep running, and the node no longer accounts for their GPUs" in plugins
+    assert "hang in Terminating" in claims
+    assert "hang in Terminating" not in plugins
 
 
 def test_uninstalling_takes_the_labels_of_ours() -> None:
