@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
 from ..shared import label_names
-from ..shared.options import OptionReader
 from ..shared.registers import metadata_of, resources
 
 OURS = label_names.EXPORTER
@@ -29,8 +28,6 @@ class Seen:
 
     node: Mapping[str, Any]
     """How it is, as ``NodeState`` has it."""
-    options: Mapping[str, object]
-    """``gpu_plugins_mig_label``."""
     daemonsets: Mapping[str, Any] = field(default_factory=dict)
     removed: bool = False
     """Whether the plugins are uninstalled."""
@@ -50,10 +47,8 @@ class Monitors:
 
 def monitors(seen: Seen) -> Monitors:
     """Return which monitors leave a node, and which return."""
-    options = OptionReader(seen.options)
     exporter = exporter_found(seen.daemonsets)
-    undone_by_plugin = options.boolean("gpu_plugins_mig_label") and not seen.removed
-    options.require_values()
+    undone_by_plugin = seen.node["mig_by_label"] and not seen.removed
     labels: Mapping[str, str] = seen.node["labels"]
     serving = [
         label

@@ -85,6 +85,8 @@ class NodeState:
     """The taint that a role put there."""
     problems: List[str]
     """Annotations that cannot be read, a sentence each."""
+    mig_by_label: bool
+    """Whether the plugin cuts GPUs by MIG as a label says. Otherwise the role does: the DRA driver obeys no label."""
     mig_cutting: bool
     """Whether GPUs are to be cut by MIG. In other modes what was planned is of an earlier layout of the run."""
 
@@ -103,8 +105,9 @@ def node_state(seen: Seen) -> NodeState:
     serves = _CGPU if cgpu else "pgpu" if mode_label == _CGPU else mode_label
     cgpu_foreign = cgpu and mode_label != _CGPU
     target = _CGPU if cgpu_foreign else mode
+    mig_by_label = mig_label and target == WHOLE_MODE
     mig_cordoned = MIG_CORDON in annotations
-    cordoned = CORDON in annotations or (mig_cordoned and not mig_label)
+    cordoned = CORDON in annotations or (mig_cordoned and not mig_by_label)
     unschedulable = bool(mapping(node.get("spec")).get("unschedulable"))
     left_for = str(annotations.get(CORDON, ""))
     return NodeState(
@@ -130,6 +133,7 @@ def node_state(seen: Seen) -> NodeState:
         kept_labels=told.labels,
         taint=told.taint,
         problems=told.problems,
+        mig_by_label=mig_by_label,
         mig_cutting=target in (WHOLE_MODE, DRA_MODE) and bool(seen.mig_planned.get("cut")),
     )
 

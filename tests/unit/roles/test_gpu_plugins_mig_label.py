@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -117,3 +118,14 @@ def test_an_api_server_that_does_not_answer_is_asked_again(evaluate: Evaluate) -
     answers: list[dict[str, Any]] = [{"msg": "refused"}, {"resources": []}, said]
     for task in waits:
         assert [over(task, answer) for answer in answers] == [False, False, True]
+
+
+def test_one_place_says_who_cuts_the_gpus() -> None:
+    """The plugin by the label or the role, also where playbooks have it done."""
+    root = ROLES.parent
+    files = [*root.glob("roles/gpu_plugins/tasks/*.yml"), *root.glob("playbooks/**/*.yml")]
+    texts = {path.name: path.read_text() for path in files}
+    choosing = {name for name, text in texts.items() if re.search(r"(?:_from|file|tasks): .*'?mig(?:_label)?\b", text)}
+    assert choosing == {"mig_applied.yml"}
+    applying = {name for name, text in texts.items() if "mig_applied" in text}
+    assert applying == {"main.yml", "switch_node.yml", "upgrade_driver.yml"}

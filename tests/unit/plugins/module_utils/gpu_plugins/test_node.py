@@ -95,20 +95,31 @@ def test_a_node_with_its_labels_serves_its_target(mode: str, label: str, cgpu: s
 
 
 @pytest.mark.parametrize(
-    ("annotations", "mig_label", "cordoned", "left_for"),
+    ("annotations", "mode", "mig_label", "cordoned", "left_for"),
     [
-        ({}, False, False, ""),
-        ({CORDON: "pgpu"}, False, True, ""),
-        ({CORDON: "vgpu"}, False, True, "vgpu"),
-        ({MIG_CORDON: "true"}, False, True, ""),
-        # The plugin undoes its own.
-        ({MIG_CORDON: "true"}, "yes", False, ""),
+        ({}, "pgpu", False, False, ""),
+        ({CORDON: "pgpu"}, "pgpu", False, True, ""),
+        ({CORDON: "vgpu"}, "pgpu", False, True, "vgpu"),
+        ({MIG_CORDON: "true"}, "pgpu", False, True, ""),
+        # The plugin undoes its own, where it looks after MIG.
+        ({MIG_CORDON: "true"}, "pgpu", "yes", False, ""),
+        ({MIG_CORDON: "true"}, "dra", "yes", True, ""),
     ],
 )
-def test_a_cordon_has_an_owner(annotations: Object, mig_label: object, cordoned: bool, left_for: str) -> None:
+def test_a_cordon_has_an_owner(
+    annotations: Object, mode: str, mig_label: object, cordoned: bool, left_for: str
+) -> None:
     options = {"gpu_plugins_mig_label": mig_label}
-    found = state({MODE: "pgpu"}, annotations=annotations, options=options, spec={"unschedulable": True})
+    found = state({MODE: "pgpu"}, mode, annotations, options=options, spec={"unschedulable": True})
     assert (found.cordoned, found.keeps_cordon, found.left_for) == (cordoned, not cordoned, left_for)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("label", [True, False])
+def test_plugins_of_whole_gpus_alone_obey_the_label_of_mig(mode: str, label: bool) -> None:
+    """A node is labeled with the mode that it comes from until it goes over."""
+    found = state({MODE: "pgpu"}, mode, options={"gpu_plugins_mig_label": label})
+    assert found.mig_by_label is (label and mode == "pgpu")
 
 
 @pytest.mark.parametrize(("mode", "cutting"), [("pgpu", True), ("vgpu", False)])

@@ -330,31 +330,26 @@ EXPORTER = {"resources": [{"metadata": {"name": "kube-accel-dcgm-exporter"}}]}
 
 
 @pytest.mark.parametrize(
-    ("labels", "options", "daemonsets", "pause", "back", "leaving"),
+    ("labels", "by_label", "daemonsets", "pause", "back", "leaving"),
     [
-        ({}, {}, {}, {}, {}, []),
-        ({DCGM: "true"}, {}, {}, {DCGM: PAUSED}, {}, ["nvidia-dcgm"]),
-        ({DCGM: "false"}, {}, {}, {}, {}, []),
-        ({}, {}, EXPORTER, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
-        ({OURS_LABEL: "false"}, {}, EXPORTER, {}, {}, []),
-        ({DCGM: PAUSED}, {}, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
-        ({OURS_LABEL: PAUSED}, {}, EXPORTER, {}, {OURS_LABEL: None}, ["kube-accel-dcgm-exporter"]),
+        ({}, False, {}, {}, {}, []),
+        ({DCGM: "true"}, False, {}, {DCGM: PAUSED}, {}, ["nvidia-dcgm"]),
+        ({DCGM: "false"}, False, {}, {}, {}, []),
+        ({}, False, EXPORTER, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
+        ({OURS_LABEL: "false"}, False, EXPORTER, {}, {}, []),
+        ({DCGM: PAUSED}, False, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
+        ({OURS_LABEL: PAUSED}, False, EXPORTER, {}, {OURS_LABEL: None}, ["kube-accel-dcgm-exporter"]),
         # What the plugin paused is the plugin's to undo, unless it has left that behind.
-        ({DCGM: "paused-for-mig-change"}, {"gpu_plugins_mig_label": True}, {}, {}, {}, []),
-        ({DCGM: "paused-for-mig-change"}, {}, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
+        ({DCGM: "paused-for-mig-change"}, True, {}, {}, {}, []),
+        ({DCGM: "paused-for-mig-change"}, False, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
     ],
 )
 def test_monitors_leave_by_their_label_and_return(
-    labels: Object, options: Object, daemonsets: Object, pause: Object, back: Object, leaving: list[str]
+    labels: Object, by_label: bool, daemonsets: Object, pause: Object, back: Object, leaving: list[str]
 ) -> None:
-    node = {"labels": labels, "mig_cordoned": True}
-    found = monitors.monitors(monitors.Seen(node, options, daemonsets))
+    node = {"labels": labels, "mig_cordoned": True, "mig_by_label": by_label}
+    found = monitors.monitors(monitors.Seen(node, daemonsets))
     assert (found.pause, found.back, found.leaving) == (pause, back, leaving)
-
-
-def test_a_boolean_that_is_none_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="gpu_plugins_mig_label is 'maybe'; set it to true or false"):
-        monitors.monitors(monitors.Seen({"labels": {}}, {"gpu_plugins_mig_label": "maybe"}))
 
 
 def daemonset(name: str, container: str, image: str = "i:1", component: str = "") -> Object:
