@@ -231,3 +231,10 @@ def test_administrators_claim_watches_no_device_that_is_made(node: MigNode) -> N
     node.api.claim("admin", "gpu-00-mig-1g10gb-at-0", adminAccess=True)
     with pytest.raises(ClaimError, match="is not watched by another"):
         prepare(node, "admin")
+
+
+def test_nothing_is_made_for_a_claim_that_kubelet_released(node: MigNode) -> None:
+    node.api.claim("a", "gpu-00-mig-1g10gb-at-0")
+    with pytest.raises(ClaimError, match="kubelet waits for it no more"):
+        node.preparer().prepare("uid-a", "team", "a", lambda: False)
+    assert (node.cut(), node.preparer().claims()) == ({}, {})

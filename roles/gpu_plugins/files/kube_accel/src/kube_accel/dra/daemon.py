@@ -31,7 +31,7 @@ from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
 from kube_accel.metrics.service import Service
-from kube_accel.model import DriverState, Inventory
+from kube_accel.model import Inventory
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.configuration.options import NodeError
 from kube_accel.plugin.front import listen
@@ -93,7 +93,7 @@ class DraDaemon:
         self._cards_at = 0.0
         probes = {"/healthz": lambda: "", "/readyz": self._readyz}
         pages = self._measuring.pages if self._measuring is not None else {}
-        self._front = listen(options, probes, pages, self._status, gpus)
+        self._front = listen(options, probes, pages, self._status, gpus, self._partitioner.snapshot)
 
     def run(self) -> int:
         """Serve until ``stop`` is set, and return the exit code of the process. Raises NodeError."""
@@ -131,18 +131,17 @@ class DraDaemon:
         return self._parts.exit_code
 
     def _follow_gpus(self) -> None:
-        snapshot = self._gpus.snapshot()
+        version = self._gpus.snapshot().version
         while True:
+            snapshot = self._partitioner.snapshot()
             # What is offered depends on it, so it comes first.
             changed = snapshot.inventory is not None and self._shares.see(snapshot.inventory)
             if snapshot.inventory is not None:
                 self._read_cards(snapshot.inventory)
-            # While a GPU changes its MIG mode, all of them seem to be let go of.
-            paused = self._partitioner.holding and snapshot.driver_state is DriverState.QUIESCED
-            if (not paused and self._devices.see(snapshot)) or changed:
+            if self._devices.see(snapshot) or changed:
                 self._publisher.wake()
             self._front.condition.wake()
-            snapshot = self._gpus.wait(snapshot.version, timeout=60)
+            version = self._gpus.wait(version, timeout=60).version
 
     def _read_cards(self, inventory: Inventory) -> None:
         """Find out what the GPUs can be cut into, if MIG devices are to be made of them."""

@@ -17,7 +17,7 @@ from kube_accel.dra.claims import ClaimError
 from kube_accel.mig.instances import card_of
 from kube_accel.mig.lock import alone
 from kube_accel.mig.process import run_task
-from kube_accel.model import DriverState
+from kube_accel.model import DriverState, Snapshot
 from kube_accel.nvml.gpus import HeldGpus
 from kube_accel.shared.mig_geometry import Card
 
@@ -54,8 +54,13 @@ class Partitioner:
         self._state_dir = state_dir
         self._excluded = state_dir / exclusions.FILE
         self._task = task
-        self.holding = False
-        """Whether the driver's own NVML is let go of, so that what is known of the GPUs stays."""
+        self._before: Snapshot | None = None
+        """What was known of the GPUs before the driver's own NVML was let go of; None while it is not."""
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known of the GPUs; while one changes its MIG mode, what was before. Never waits."""
+        found, before = self._gpus.snapshot(), self._before
+        return before if before is not None and found.driver_state is DriverState.QUIESCED else found
 
     @contextmanager
     def alone(self, timeout: float = _LOCK) -> Iterator[None]:
@@ -102,7 +107,7 @@ class Partitioner:
         """Do it, and where that is needed without NVML of our own in the way."""
         if not release:
             return self._do(what, arguments)
-        self.holding = True
+        self._before = self._gpus.snapshot()
         try:
             self._gpus.quiesce(TIMEOUT + 10, _HOLDER)
             return self._do(what, arguments)
@@ -114,7 +119,7 @@ class Partitioner:
             end = time.monotonic() + 10
             while let_go.driver_state is DriverState.QUIESCED and time.monotonic() < end:
                 let_go = self._gpus.wait(let_go.version, 1)
-            self.holding = False
+            self._before = None
 
     def _do(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         task = {"do": what, "arguments": dict(arguments), "excluded": str(self._excluded)}

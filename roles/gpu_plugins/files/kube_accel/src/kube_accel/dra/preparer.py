@@ -71,7 +71,7 @@ class Preparer:
         if self._devices.state.inventory is None:
             raise ClaimError("no GPU was read yet; see the driver's log on the node")
         asked = {each.device for each in wanted}
-        first = any(AT in each for each in asked) and self._make(uid, namespace, name, wanted)
+        first = any(AT in each for each in asked) and self._make(uid, namespace, name, wanted, awaited)
         state = self._devices.state
         assert state.inventory is not None
         with self._checkpoint.locked() as prepared:
@@ -130,7 +130,9 @@ class Preparer:
             return self._maker.intent(each.request, each.device, each.tolerant, holdings)
         return _given(each, state)
 
-    def _make(self, uid: str, namespace: str, name: str, wanted: Sequence[Allotted]) -> bool:
+    def _make(
+        self, uid: str, namespace: str, name: str, wanted: Sequence[Allotted], awaited: Callable[[], bool]
+    ) -> bool:
         """Make the MIG devices of a claim that are not there; return whether there was one to make.
 
         Raises ClaimError, CutError, CheckpointError, OSError.
@@ -143,6 +145,8 @@ class Preparer:
         with self._maker.alone():
             cards = self._maker.cards()
             with self._checkpoint.locked() as prepared:
+                if not awaited():
+                    raise ClaimError("kubelet waits for it no more")
                 known = prepared.claims.get(uid)
                 claim = self._claim(uid, namespace, name, wanted, prepared)
                 old = known.devices if known is not None else ()

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from kube_accel.model import Snapshot
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.admin import AdminServer, Command
 from kube_accel.plugin.configuration.options import NodeError, listen_problem
@@ -49,9 +50,17 @@ class Front:
 
 
 def listen(
-    options: Options, probes: Mapping[str, Probe], pages: Mapping[str, Rendered], status: Command, gpus: Gpus
+    options: Options,
+    probes: Mapping[str, Probe],
+    pages: Mapping[str, Rendered],
+    status: Command,
+    gpus: Gpus,
+    snapshot: Callable[[], Snapshot] | None = None,
 ) -> Front:
-    """Listen on the probe and admin sockets at once. Raises NodeError."""
+    """Listen on the probe and admin sockets at once. Raises NodeError.
+
+    The node's condition tells of ``snapshot``, or else of that of ``gpus``.
+    """
     try:
         server = probe_server(options.listen, probes, pages)
     except OSError as error:
@@ -68,7 +77,9 @@ def listen(
             f"--state-dir {options.state_dir} cannot hold the admin socket: {error}; choose another directory"
         ) from error
     try:
-        condition = ConditionReporter(options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot)
+        condition = ConditionReporter(
+            options.node_name, options.service_account_dir, options.state_dir, snapshot or gpus.snapshot
+        )
     except OSError as error:
         raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
     return Front(server, admin, condition)
