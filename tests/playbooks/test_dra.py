@@ -157,12 +157,14 @@ def test_node_goes_over_from_a_plugin(books: Playbooks, api: Api) -> None:
 
 
 def test_node_is_given_back(books: Playbooks, api: Api, before: set[str]) -> None:
-    """After a killed run, and with the socket of a killed driver."""
+    """By another inventory, after killed runs, and with the socket of a killed driver."""
     cordon = {"metadata": {"annotations": {"kube-accel.io/cordoned": "dra"}}, "spec": {"unschedulable": True}}
     assert api.call("PATCH", "/api/v1/nodes/gpu-a", cordon, MERGE)[0] == 200
+    assert api.call("PATCH", "/api/v1/nodes/gpu-b", {"metadata": {"labels": {HELD: "pgpu"}}}, MERGE)[0] == 200
+    api.create(CLASS.rpartition("/")[0], {**api.get(CLASS), "metadata": {"name": "share.kube-accel.io"}})
     registry = books.cluster.root / "gpu-a/var/lib/kubelet/plugins_registry"
     (registry / "gpu.kube-accel.io-1-reg.sock").touch()
-    process = books.start("accel.kubernetes.uninstall", driver_uninstall=True)
+    process = books.start("accel.kubernetes.uninstall", driver_uninstall=True, gpu_plugins_dra_shares=False)
     try:
         until(lambda: not mode(api)[1], "the node to be uncordoned", 300)
         # kube-scheduler would allocate what no driver prepares.

@@ -124,7 +124,7 @@ def dra(seen: Seen) -> Dra:
     return Dra(
         made=used or gone,
         extended_resource=WHOLE_RESOURCE if extended and new else "",
-        shares=own[DRA_SHARE_CLASS] or (shares and gone),
+        shares=own[DRA_SHARE_CLASS] or gone,
         fixed=own[DRA_FIXED_CLASS] or gone,
         asks=used and shares and has_api,
         watched=has_api,
@@ -299,11 +299,12 @@ def _objects(seen: Seen) -> List[Mapping[str, Any]]:
     namespaced = {"namespace": seen.namespace}
     return [
         {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": seen.daemonset, **namespaced}},
-        _class(DRA_DRIVER),
         _class(DRA_MIG_CLASS),
         {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": _ACCOUNT}},
         {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": _ACCOUNT}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _ACCOUNT, **namespaced}},
+        # By this one a run that was killed is gone on with.
+        _class(DRA_DRIVER),
     ]
 
 

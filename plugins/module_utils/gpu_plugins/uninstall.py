@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..shared.label_names import FIXED_SHARES
-from ..shared.modes import CGPU_LABEL, DRA_MODE, MODE_LABEL
+from ..shared.modes import CGPU_LABEL, DRA_MODE, HELD_LABEL, MODE_LABEL, NODE_MODES
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, metadata_of, resources
 from . import mig_label
@@ -68,6 +68,8 @@ def uninstall(seen: Seen) -> Uninstall:
     labels = [
         MODE_LABEL,
         *([FIXED_SHARES] if FIXED_SHARES in seen.node["labels"] else []),
+        # Of a run that was killed while the node went over. Migration sets it for plugins of others.
+        *([HELD_LABEL] if seen.node["labels"].get(HELD_LABEL) in NODE_MODES else []),
         *([CGPU_LABEL] if seen.node["mode_label"] == "cgpu" else []),
         *([CONFIG_LABEL] if config else []),
         *([mig_label.CONFIG_LABEL] if mig_config and by_label else []),

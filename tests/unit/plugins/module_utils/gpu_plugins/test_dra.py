@@ -102,8 +102,11 @@ def test_objects_are_made_while_a_node_has_the_mode(
 def test_objects_go_with_the_last_node_of_the_mode() -> None:
     assert planned(node("dra"), device_classes=CLASS).unwanted == []
     assert planned(node("pgpu")).unwanted == []
-    kinds = [item["kind"] for item in planned(node("pgpu"), device_classes=CLASS).unwanted]
-    assert kinds == ["DaemonSet", "DeviceClass", "DeviceClass", "ClusterRoleBinding", "ClusterRole", "ServiceAccount"]
+    gone = planned(node("pgpu"), device_classes=CLASS).unwanted
+    kinds = [item["kind"] for item in gone]
+    assert kinds == ["DaemonSet", "DeviceClass", "ClusterRoleBinding", "ClusterRole", "ServiceAccount", "DeviceClass"]
+    # A run that was killed before this one is gone on with.
+    assert gone[-1]["metadata"]["name"] == DRIVER
 
 
 @pytest.mark.parametrize(
@@ -119,6 +122,8 @@ def test_objects_go_with_the_last_node_of_the_mode() -> None:
         ([node("dra")], {"shares": "no", "kept": KEPT}, False),
         ([node("pgpu")], {"kept": KEPT}, False),
         ([node("pgpu")], {"removed": True}, True),
+        # An earlier inventory may have offered them.
+        ([node("pgpu")], {"removed": True, "shares": False}, True),
         ([node("pgpu")], {"removed": True, "device_classes": NO_API}, False),
     ],
 )

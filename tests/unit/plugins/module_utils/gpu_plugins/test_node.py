@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 Object = dict[str, Any]
 MODE, CGPU = "nvidia-device-enable", "cgpu"
 CORDON, MIG_CORDON = "kube-accel.io/cordoned", "kube-accel.io/mig-cordoned"
+HELD = "kube-accel.io/served-by-another"
 MODES = ("pgpu", "vgpu", "mps", "cgpu", "dra")
 
 
@@ -186,6 +187,9 @@ def test_uninstalling_takes_the_labels_of_ours() -> None:
     assert left({MODE: "cgpu", CGPU: "true"}).labels == {MODE: None, CGPU: None}
     # Somebody else set it.
     assert left({MODE: "pgpu", CGPU: "true"}).labels == {MODE: None}
+    # A killed run left it. Migration has another's name there.
+    assert left({MODE: "dra", HELD: "dra"}).labels == {MODE: None, HELD: None}
+    assert left({MODE: "dra", HELD: "nvidia"}).labels == {MODE: None}
     by_label = {"gpu_plugins_config": "four", "gpu_plugins_mig_config": "small", "gpu_plugins_mig_label": "true"}
     found = left({MODE: "pgpu"}, **by_label)
     assert [*found.labels] == [MODE, "nvidia.com/device-plugin.config", "nvidia.com/mig.config"]
