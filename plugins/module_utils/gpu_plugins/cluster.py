@@ -74,6 +74,8 @@ class Cluster:
     """Those that the cluster has, with kind, namespace, and name."""
     foreign: Sequence[str]
     """Namespace and name of the DaemonSets of other device plugins."""
+    device_classes: Sequence[str]
+    """Names of all device classes, of which claims are for GPUs or for something else."""
     foreign_classes: Sequence[str]
     """Names of device classes through which dynamic resource allocation serves our resources."""
     runtime_class_handler: str
@@ -117,6 +119,7 @@ def cluster(seen: Seen) -> Cluster:
         disabled_daemonsets,
         [_named(item) for item in ours if metadata_of(item)["name"] in disabled_daemonsets],
         list(dict.fromkeys(_foreign(theirs, [mode["daemonset"] for mode in seen.modes.values()]))),
+        [metadata_of(item)["name"] for item in resources(seen.device_classes)],
         [metadata_of(item)["name"] for item in resources(seen.device_classes) if _serves_ours(item)],
         str(runtime_class.get("handler", "")),
         not runtime_class or labels_of(runtime_class).get(_MANAGED) == "accel.kubernetes",

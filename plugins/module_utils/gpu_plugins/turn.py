@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
+from ..shared.modes import DRA_FIXED_CLASS
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -50,6 +52,12 @@ def _switch_mode(seen: Seen) -> str:
         )
     if daemonset not in seen.cluster["ours"]:
         return f"The DaemonSet {daemonset} for mode {seen.mode} does not exist; run site.yml first."
+    due = seen.node["switching"] or seen.node["cordoned"]
+    if due and seen.node["fixed_shares"] and DRA_FIXED_CLASS not in seen.cluster["device_classes"]:
+        return (
+            f"The device class {DRA_FIXED_CLASS} does not exist, and by gpu_plugins_dra_fixed_shares claims for GPUs of"
+            f" node {seen.name} ask for it; run site.yml --limit {seen.name} first, which switches the node, too."
+        )
     return ""
 
 

@@ -135,9 +135,27 @@ def test_a_node_that_is_not_registered_is_empty() -> None:
     assert (found.object, found.serves, found.target, found.unschedulable) == ({}, "", "vgpu", False)
 
 
-def turned(found: NodeState, mode: str = "pgpu", **node: Any) -> turn.Turn:
-    cluster = {"daemonset": "plugin", "ours": ["plugin"]}
+def turned(found: NodeState, mode: str = "pgpu", *classes: str, **node: Any) -> turn.Turn:
+    cluster = {"daemonset": "plugin", "ours": ["plugin"], "device_classes": classes}
     return turn.turn(turn.Seen("n", mode, "small", asdict(found) | node, cluster))
+
+
+@pytest.mark.parametrize(
+    ("serves", "mode", "number", "classes", "refused"),
+    [
+        ("pgpu", "dra", 2, ["gpu.kube-accel.io"], True),
+        ("pgpu", "dra", 2, ["gpu.kube-accel.io", "fixed-share.kube-accel.io"], False),
+        ("pgpu", "dra", 0, ["gpu.kube-accel.io"], False),
+        ("pgpu", "vgpu", 2, [], False),
+        # There is nothing to switch.
+        ("dra", "dra", 2, ["gpu.kube-accel.io"], False),
+    ],
+)
+def test_no_node_is_cut_where_no_claim_can_have_its_shares(
+    serves: str, mode: str, number: int, classes: list[str], refused: bool
+) -> None:
+    found = state({MODE: serves}, mode, options={"gpu_plugins_dra_fixed_shares": number})
+    assert ("run site.yml --limit n first" in turned(found, mode, *classes).switch_mode) is refused
 
 
 def test_playbooks_take_a_node_that_serves() -> None:
