@@ -47,6 +47,9 @@ VARIABLES: Object = {
 def books(start: Start) -> Playbooks:
     """Eight GPUs, two of them in small pieces."""
     books = start(Spec("control", (NodeSpec("gpu-a", "8xh200"),)))
+    dry = books.run("accel.kubernetes.site", "--check", **VARIABLES | {"gpu_plugins_mig_config": "small"})
+    assert dry.code == 0, dry.output
+    assert "would be cut by the MIG configuration small" in dry.output
     done = cut(books, "small", "accel.kubernetes.site")
     assert done.code == 0, done.output
     return books
