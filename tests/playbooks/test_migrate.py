@@ -21,6 +21,7 @@ from sim.cluster.kinds import Object
 
 from .conftest import Playbooks, Run, Start, state
 from .controller import REPOSITORY
+from .test_dra import SLICES
 from .train import running, train
 
 BINARY = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"), "nvidia-device-plugin")
@@ -229,3 +230,13 @@ def test_what_was_taken_over_can_be_given_back_as_it_was(books: Playbooks, api: 
     assert names == []
     annotations = api.get("/api/v1/nodes/gpu-a")["metadata"].get("annotations") or {}
     assert not [name for name in annotations if "kube-accel" in name], yaml.safe_dump(annotations)
+
+
+def test_node_of_a_device_plugin_goes_over_to_claims(books: Playbooks, api: Api) -> None:
+    """Our driver has slices only once NVIDIA's plugin offers nothing."""
+    done = migrate(books, "--limit", NODES[1], gpu_mode="dra", gpu_plugins_drain=True, migrate_strand=True)
+    assert done.code == 0, done.output
+    assert marks(api)[1] == ("nvidia", "dra", False)
+    assert offered(api) == ["1", "0"]
+    assert {item["spec"]["nodeName"] for item in api.get(SLICES)["items"]} == {NODES[1]}
+    assert set(theirs(api)) == {NODES[0]}

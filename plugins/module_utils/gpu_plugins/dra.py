@@ -100,6 +100,8 @@ class NodeSeen:
     """``container_runtime_cdi``, and ``gpu_plugins_configs``, which may rename what a plugin offers."""
     leaving: str = ""
     """Another DRA driver that this run takes off the node."""
+    plugin_leaves: bool = False
+    """Whether this run takes another device plugin off the node. Our driver waits until kubelet offers no GPU."""
 
 
 def dra(seen: Seen) -> Dra:
@@ -231,11 +233,11 @@ def served_twice(seen: NodeSeen) -> Iterator[Refusal]:
     names = renamed(mapping(seen.options.get("gpu_plugins_configs")))
     # What a node leaves, it may still offer.
     offered = [name for name, mode in plugin_offers(seen.node["object"], names).items() if mode != serves]
-    if DRA_MODE in (serves, target) and offered:
+    if DRA_MODE in (serves, target) and offered and not seen.plugin_leaves:
         yield Refusal(
             "dra_plugin",
             f"Node '{seen.name}' offers {', '.join(offered)} by a device plugin, and two would give away its GPUs."
-            " Remove that plugin from the node, or leave the node out of mode dra.",
+            " Take the node over with migrate.yml, remove that plugin, or leave the node out of mode dra.",
         )
 
 

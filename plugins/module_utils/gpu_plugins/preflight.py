@@ -71,6 +71,8 @@ class Seen:
     """The result for ResourceSlices."""
     leaving: str = ""
     """Another DRA driver that this run takes off the node."""
+    plugin_leaves: bool = False
+    """Whether this run takes another device plugin off the node."""
     dra: Mapping[str, Any] = field(default_factory=dict)
     """What the cluster is to have for nodes of mode dra."""
 
@@ -99,7 +101,7 @@ def preflight(seen: Seen) -> Preflight:
         _image(seen, agreed["allow_unenforced"]),
         _host(seen),
         _versions(seen),
-        node_refusals(NodeSeen(seen.name, seen.node, seen.device_classes, seen.slices, seen.options, seen.leaving)),
+        node_refusals(_of_node(seen)),
         _peers(seen) if not agreed["takeover"] else iter(()),
         _node(seen, agreed["extender_required"]),
     )
@@ -107,6 +109,12 @@ def preflight(seen: Seen) -> Preflight:
     refusals += [Refusal(each["code"], each["message"]) for each in seen.evacuation["refusals"]]
     warnings = list(_warnings(seen, admission_enabled, agreed["extender_required"]))
     return Preflight(refusals, messages(refusals), warnings)
+
+
+def _of_node(seen: Seen) -> NodeSeen:
+    return NodeSeen(
+        seen.name, seen.node, seen.device_classes, seen.slices, seen.options, seen.leaving, seen.plugin_leaves
+    )
 
 
 def _values(seen: Seen) -> Iterator[Refusal]:

@@ -51,6 +51,8 @@ class Step:
     """Whether the run brings our extender before the node is served."""
     driver: str
     """The DRA driver that gives away the node's GPUs before; empty for a device plugin."""
+    plugin_leaves: bool
+    """Whether a device plugin is taken off the node."""
     avoid: List[Mapping[str, Any]]
     """Patches that keep DaemonSets of the other plugin off marked nodes."""
     back: Mapping[str, Any]
@@ -72,6 +74,7 @@ def step(migration: Mapping[str, Any], name: str, terms: Terms) -> Step:
         extended=extended,
         extender_coming=extended and terms.control_planes,
         driver=node.get("driver", "") if due else "",
+        plugin_leaves=due and not terms.back and not node.get("driver", ""),
         avoid=[patch for peer in theirs for patch in peer["avoid"]],
         back=_back(node, any(peer.get("shares_label") for peer in theirs)),
         refusals=list(_not_returned(node, name, terms) if terms.back and due else _not_taken(node, name, terms)),

@@ -65,11 +65,11 @@ def planned(
 
 
 def refused(
-    found: Object, mode: str = "dra", classes: Object = HAS_API, *slices: Object, cdi: object = True
+    found: Object, mode: str = "dra", classes: Object = HAS_API, *slices: Object, cdi: object = True, **more: Any
 ) -> list[str]:
     state = node_state(SeenNode({"resources": [found]}, {"gpu_plugins_mode": mode}))
     options = {"container_runtime_cdi": cdi}
-    seen = NodeSeen("n", vars(state), classes, {"resources": list(slices)}, options)
+    seen = NodeSeen("n", vars(state), classes, {"resources": list(slices)}, options, **more)
     return [refusal.code for refusal in node_refusals(seen)]
 
 
@@ -200,6 +200,7 @@ def test_old_nodes_are_told_what_they_cannot_do() -> None:
         (node(**{"tencent.com/vcuda-core": "100"}), {}, ["dra_plugin"]),
         # NVIDIA's network operator offers it.
         (node(**{"nvidia.com/hostdev": "8"}), {}, []),
+        (node(**{"nvidia.com/gpu": "2"}), {"plugin_leaves": True}, []),
         (node(**{"nvidia.com/gpu": "0", "example.com/fpga": "1"}), {}, []),
         # What a node leaves, it still offers.
         (node("pgpu", **{"nvidia.com/gpu": "2", "nvidia.com/mig-1g.5gb": "7"}), {}, []),

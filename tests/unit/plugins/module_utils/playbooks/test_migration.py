@@ -48,6 +48,20 @@ def test_node_is_drained_where_something_is_due(entry: dict[str, Any], terms: Te
     assert (found.due, found.reason, found.refusals) == (bool(reason), reason, [])
 
 
+@pytest.mark.parametrize(
+    ("entry", "terms", "leaves"),
+    [
+        (node(), HERE, True),
+        (node(state="begun"), HERE, True),
+        (node(driver="gpu.nvidia.com"), HERE, False),
+        *((node(state=state), HERE, False) for state in ("done", "ours", "none", "refused")),
+        (node(state="done", back={"metadata": {}}), BACK, False),
+    ],
+)
+def test_it_is_known_whether_a_device_plugin_leaves(entry: dict[str, Any], terms: Terms, leaves: bool) -> None:
+    assert step(migration(entry), "gpu-a", terms).plugin_leaves is leaves
+
+
 def test_daemonsets_of_the_plugin_that_serves_avoid_marked_nodes() -> None:
     peers = [peer(avoid=[PATCH]), peer("hami", avoid=[OTHER])]
     assert step(migration(node(), *peers), "gpu-a", HERE).avoid == [PATCH]
