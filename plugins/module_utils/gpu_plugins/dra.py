@@ -29,6 +29,7 @@ from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 from ..shared.registers import entries, labels_of, mapping, mappings, metadata_of, resources
 from ..shared.sharing_config import renamed
+from .fixed import has_cut_gpus
 
 _KUBERNETES = (1, 34)
 _ALL_OF_IT = (1, 36)
@@ -58,6 +59,8 @@ class Seen:
     hostvars: Mapping[str, Any] = field(default_factory=dict)
     kept: Mapping[str, Any] = field(default_factory=dict)
     """What the API server made of a slice with a device that claims may take parts of."""
+    slices: Mapping[str, Any] = field(default_factory=dict)
+    """The result for ResourceSlices of all nodes."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
 
@@ -156,11 +159,19 @@ def _keeps_shares(kept: Mapping[str, Any], offered: bool) -> bool:
 
 
 def _cuts(seen: Seen, served: Sequence[Mapping[str, Any]], number: int) -> bool:
-    """Return whether nodes of the mode have their GPUs cut into fixed shares, or are to have."""
+    """Return whether nodes of the mode have their GPUs cut into fixed shares, or are to have.
+
+    A GPU that a claim has stays cut after the label has gone: its driver has to know shares until then.
+    """
     mine = number > 0 and seen.node["target"] == DRA_MODE
     labeled = any(labels_of(node).get(FIXED_SHARES, "0") != "0" for node in served)
     others = (mapping(seen.hostvars.get(host)) for host in seen.hosts)
-    return mine or labeled or any(_mode(each) == DRA_MODE and _is_cut(each) for each in others)
+    return (
+        mine
+        or labeled
+        or has_cut_gpus(resources(seen.slices))
+        or any(_mode(each) == DRA_MODE and _is_cut(each) for each in others)
+    )
 
 
 def _is_cut(variables: Mapping[str, Any]) -> bool:

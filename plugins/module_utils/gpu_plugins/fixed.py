@@ -23,13 +23,24 @@ def uncut(
     ways: Dict[str, Set[int]] = {}
     kept: Set[str] = set()
     for item in slices:
-        for device in mappings(mapping(item.get("spec")).get("devices")):
+        for device in _devices(mapping(item.get("spec"))):
             name, uuid = str(device.get("name")), _uuid(device)
             known = device_of(name)
             if known is not None and not known.is_mig and uuid in gpus:
                 ways.setdefault(uuid, set()).add(known.cut_into)
                 kept |= {uuid} if name in held else set()
     return sorted(uuid for uuid, found in ways.items() if found != {number} and uuid not in kept)
+
+
+def has_cut_gpus(slices: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a device of our driver is a fixed share, on any node."""
+    specs = (mapping(item.get("spec")) for item in slices)
+    names = (str(each.get("name")) for spec in specs if spec.get("driver") == DRA_DRIVER for each in _devices(spec))
+    return any(known is not None and known.cut_into > 0 for known in map(device_of, names))
+
+
+def _devices(spec: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return mappings(spec.get("devices"))
 
 
 def devices_of(claim: Mapping[str, Any], node: str) -> List[str]:

@@ -48,6 +48,10 @@ def node(
     return {"metadata": head, "status": {"nodeInfo": info, "allocatable": allocatable}}
 
 
+def slices_with(*names: str, driver: str = DRIVER) -> Object:
+    return {"resources": [{"spec": {"driver": driver, "devices": [{"name": name} for name in names]}}]}
+
+
 def planned(
     *nodes: Object,
     modes: Object | None = None,
@@ -156,6 +160,9 @@ def test_cluster_is_asked_where_shares_are_wanted(nodes: list[Object], more: Obj
         ([node()], {"hosts": ["h"], "hostvars": {"h": {"gpu_mode": "dra", "gpu_plugins_dra_fixed_shares": 2}}}, True),
         ([node()], {"hosts": ["h"], "hostvars": {"h": {"gpu_mode": "vgpu", "gpu_plugins_dra_fixed_shares": 2}}}, False),
         ([node("pgpu")], {"removed": True}, True),
+        ([node("dra")], {"slices": slices_with("gpu-00-1of4")}, True),
+        ([node("dra")], {"slices": slices_with("gpu-00", "gpu-01-mig-1g10gb-3")}, False),
+        ([node("dra")], {"slices": slices_with("gpu-00-1of4", driver="gpu.nvidia.com")}, False),
     ],
 )
 def test_fixed_shares_are_offered_where_a_node_is_cut(nodes: list[Object], more: Object, fixed: bool) -> None:
