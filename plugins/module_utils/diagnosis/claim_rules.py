@@ -52,7 +52,8 @@ _UNOFFERED = {
     ),
     DRA_MIG_CLASS: (
         "a MIG device, and no GPU is given as MIG devices",
-        "Cut GPUs with gpu_plugins_mig_config, or ask for a share or a whole GPU.",
+        "Cut GPUs with gpu_plugins_mig_config, or offer MIG devices with gpu_plugins_dra_mig_offers. Otherwise ask for"
+        " a share or a whole GPU.",
     ),
 }
 """What a claim asks for that no GPU is given as, and what to do."""

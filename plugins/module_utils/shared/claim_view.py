@@ -260,10 +260,10 @@ def _joined(devices: Iterable[Tuple[str, GpuView]]) -> Iterator[GpuView]:
     for name, device in devices:
         found.setdefault(device.uuid, []).append((name, device))
     for same in found.values():
-        whole = next((device for _, device in same if not device.mig), None)
+        whole = next((device for name, device in same if not device.mig), None)
         # One that could be made is none.
         parts = [device for name, device in same if device.mig and (AT not in name or device.tenants)]
-        largest = max(device.memory_bytes for _, device in same)
+        largest = max(device.memory_bytes for name, device in same)
         gpu = whole or replace(same[0][1], memory_bytes=max(largest, sum(device.memory_bytes for device in parts)))
         tenants = list(whole.tenants) if whole is not None else []
         for part in parts:
@@ -272,7 +272,7 @@ def _joined(devices: Iterable[Tuple[str, GpuView]]) -> Iterator[GpuView]:
                 replace(tenant, cores=cores, why=f"{tenant.why}, as MIG {part.mig[0]}") for tenant in part.tenants
             ]
         tenants.sort(key=lambda t: (t.namespace, t.pod, t.container))
-        classes = tuple(sorted({each for _, device in same for each in device.classes}))
+        classes = tuple(sorted({each for name, device in same for each in device.classes}))
         mig = tuple(sorted({part.mig[0] for part in parts}))
         yield replace(gpu, tenants=tuple(tenants), mig=mig, classes=classes)
 
