@@ -52,7 +52,8 @@ TABLE = {
     "dra/preparer.py::Preparer._exists": f"{_DRA}::test_odd_claim_is_refused_in_words_or_prepared",
     "dra/preparer.py::Preparer.prepare": f"{_DRA}::test_odd_claim_is_refused_in_words_or_prepared",
     "dra/publisher.py::Publisher.__init__": f"{_DRA}::test_odd_slice_is_written_over_or_told",
-    "dra/publisher.py::Publisher._publish": f"{_DRA}::test_odd_node_is_told_or_served",
+    "dra/publisher.py::Publisher._read_node": f"{_DRA}::test_odd_node_is_told_or_served",
+    "dra/publisher.py::Publisher._reread": f"{_DRA}::test_odd_slice_that_is_read_again_harms_nothing",
     "dra/publisher.py::Publisher._write": f"{_DRA}::test_odd_answer_to_a_write_is_told",
     "extender/daemon.py::Extender._watched": f"{_EXTENDER}::test_an_odd_pod_that_waits_costs_itself_alone",
     "extender/leader_lease.py::LeaderLease._read": f"{_EXTENDER}::test_an_odd_lease_is_taken_or_told",
@@ -65,6 +66,7 @@ TABLE = {
     "plugin/daemon.py::Daemon._configure": _KUBELET,
     "plugin/share_runtime.py::Listing.list": _KUBELET,
     "plugin/kubelet/holdings.py::HoldingsReader._ask": _KUBELET,
+    "plugin/node/dra_drivers.py::DraDrivers._watch": f"{_DRA}::test_odd_slice_hides_no_driver_from_a_plugin",
     "plugin/node/labels.py::LabelWriter.run.write": f"{_NODE}::test_an_odd_node_is_labelled_or_told",
     "plugin/node/pending_pods.py::count": "unit/kube_accel/plugin/node/test_pending_pods.py"
     "::test_an_odd_pending_pod_costs_itself_alone",

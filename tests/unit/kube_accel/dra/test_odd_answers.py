@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +20,8 @@ from kube_accel.dra.slices import DRIVER
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.cgroups import Place
 from kube_accel.kube.client import KubeClient
+from kube_accel.plugin.node.condition_reporter import ConditionReporter
+from kube_accel.plugin.node.dra_drivers import DraDrivers
 from kube_accel.shared.api_json import ODD, ApiJsonError
 from kube_accel.shared.gpu_givers import SLICES_PATH
 from odd_values import Path as FieldPath
@@ -153,6 +157,45 @@ def test_odd_slice_is_written_over_or_told(path: FieldPath, values: dict[str, An
         odd = with_value(stored(), path, value)
         made = publish(tmp_path, _with(copy.deepcopy(stored())), [odd])
         assert made.problem.isprintable()
+
+
+@pytest.mark.parametrize(("path", "values"), cases(SLICE_FIELDS))
+def test_odd_slice_that_is_read_again_harms_nothing(path: FieldPath, values: dict[str, Any], tmp_path: Path) -> None:
+    for value in values.values():
+        api = _with(copy.deepcopy(stored()))
+        made = publish(tmp_path, api, [stored()])
+        api.slices["00-ours"] = with_value(stored(), path, value)
+        made._reread()
+        assert made.problem.isprintable()
+
+
+class Silent:
+    """A node's condition that nobody sees."""
+
+    def warn(self, reason: str, message: str) -> None:
+        assert message.isprintable()
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A plugin that looks for drivers."""
+
+    node_name: str = "node-1"
+    service_account_dir: Path = Path("/nowhere")
+    watch_slices: bool = True
+
+
+@pytest.mark.parametrize(("path", "values"), cases(SLICE_FIELDS))
+def test_odd_slice_hides_no_driver_from_a_plugin(path: FieldPath, values: dict[str, Any]) -> None:
+    for value in values.values():
+        drivers = DraDrivers(Watching(), cast(ConditionReporter, Silent()), lambda: None)
+        with suppress(*ODD):
+            drivers.keep(with_value(stored(), path, value))
+        other = stored()
+        other["metadata"]["name"] = "01-ours"
+        drivers.keep(other)
+        assert f"DRA driver {DRIVER} gives away the GPUs" in drivers.obstacle
+        assert drivers.obstacle.isprintable()
 
 
 @pytest.mark.parametrize(("path", "values"), cases(SLICE_FIELDS))
