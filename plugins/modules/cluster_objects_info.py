@@ -16,6 +16,7 @@ options:
     description:
       - The questions, each with C(kind), and where they are needed with C(api_version) (V(v1) without it),
         C(namespace), C(name), C(labels), and C(fields). The last two are lists of selectors.
+      - C(api_versions) in place of C(api_version) is a list. The first version counts that the API server has.
       - Further keys, such as C(subject), stay in C(item) of the answer.
     type: list
     elements: dict
@@ -94,18 +95,18 @@ from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import An
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.service import K8sService
 
 _WORDS = ("api_version", "kind", "namespace", "name")
-_SELECTORS = ("labels", "fields")
+_LISTS = ("api_versions", "labels", "fields")
 
 
 def flaws(reads: List[Dict[str, Any]]) -> List[str]:
     """Return what is wrong with questions, a sentence each."""
     return [
         f"item {position} of reads is no question: set its kind, and api_version, namespace, and name to text, "
-        "labels and fields to lists of it"
+        "api_versions, labels, and fields to lists of it"
         for position, read in enumerate(reads, 1)
         if "kind" not in read
         or not all(isinstance(read.get(key, ""), str) for key in _WORDS)
-        or not all(_are_texts(read.get(key, [])) for key in _SELECTORS)
+        or not all(_are_texts(read.get(key, [])) for key in _LISTS)
     ]
 
 
@@ -114,19 +115,23 @@ def _are_texts(value: object) -> bool:
 
 
 def answer(service: K8sService, read: Mapping[str, Any], hidden: List[str]) -> Dict[str, Any]:
-    """Return what the API server has. Raises ApiServerError."""
+    """Return what the API server has of the first version that it has. Raises ApiServerError."""
     kind = read["kind"]
+    found: Dict[str, Any] = {}
     try:
         with explained():
-            found: Dict[str, Any] = service.find(
-                kind,
-                read.get("api_version", "v1"),
-                name=read.get("name"),
-                namespace=read.get("namespace"),
-                label_selectors=read.get("labels"),
-                field_selectors=read.get("fields"),
-                hidden_fields=hidden,
-            )
+            for api_version in read.get("api_versions") or [read.get("api_version", "v1")]:
+                found = service.find(
+                    kind,
+                    api_version,
+                    name=read.get("name"),
+                    namespace=read.get("namespace"),
+                    label_selectors=read.get("labels"),
+                    field_selectors=read.get("fields"),
+                    hidden_fields=hidden,
+                )
+                if found["api_found"]:
+                    break
     except ApiServerError as error:
         raise ApiServerError(f"{line(kind)} was not read: {error}", error.status) from error
     return found

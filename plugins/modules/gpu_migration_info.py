@@ -119,7 +119,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shapes 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shown import shown, table
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, shaped
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.claim_view import API_VERSION
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_givers import API_VERSIONS
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import NODE_MODES
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_pods import NAMESPACE
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
@@ -146,11 +146,13 @@ def cluster(client: K8SClient) -> migration_plan.Cluster:
         return list(objects(client, kind, api_version, problems, read, **selected))
 
     def claimed(kind: str) -> List[Dict[str, Any]]:
-        try:
-            return listed(kind, API_VERSION)
-        except ResourceNotFoundError:
-            # Kubernetes before 1.34 has none.
-            return []
+        """Return objects of the first version that the API server has: v1 came with Kubernetes 1.34."""
+        for api_version in API_VERSIONS:
+            try:
+                return listed(kind, api_version)
+            except ResourceNotFoundError:
+                continue
+        return []
 
     daemonsets = listed("DaemonSet", "apps/v1")
     files: Dict[str, Dict[str, str]] = {}

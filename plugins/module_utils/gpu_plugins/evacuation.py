@@ -34,6 +34,8 @@ class Seen:
     """``namespace`` and ``job`` of pods that a playbook would have removed, which a dry run only looks at."""
     slices: Mapping[str, Any] = field(default_factory=dict)
     """The result for ResourceSlices."""
+    driver: str = ""
+    """Another DRA driver that this run takes off the node."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def evacuation(seen: Seen) -> Evacuation:
         purpose = f"gets the MIG configuration {mig_config}"
     else:
         purpose = reason or seen.emptying
-    by_claims = seen.node["serves"] == DRA_MODE or bool(other_drivers(seen.slices, seen.name))
+    by_claims = bool(seen.node["serves"] == DRA_MODE or seen.driver or other_drivers(seen.slices, seen.name))
     found = holders((pod for pod in resources(seen.pods) if not _leaves(seen, pod)), by_claims)
     refusals = list(_refusals(seen, purpose, found, drain, force)) if purpose else []
     known = seen.node["serves"] in seen.modes

@@ -28,7 +28,8 @@ def asked_by(claims: Iterable[Object]) -> Asked:
 
 
 def _wish(request: Object) -> Tuple[str, int]:
-    one: Mapping[str, Any] = request.get("exactly") or next(iter(request.get("firstAvailable") or ()), {})
+    # In v1beta1, a request is what "exactly" is later.
+    one: Mapping[str, Any] = request.get("exactly") or next(iter(request.get("firstAvailable") or ()), request)
     name = str(one.get("deviceClassName") or "")
     is_part = bool((one.get("capacity") or {}).get("requests")) and name != DRA_SHARE_CLASS
     return (f"{SHARE_OF}{name}" if is_part else name), int(one.get("count") or 1)

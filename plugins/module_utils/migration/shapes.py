@@ -69,7 +69,8 @@ SHAPES: Mapping[str, Any] = {
     "ResourceSlice": {**_NAMED, "spec!": {"driver!": str, "nodeName": str, "devices": [{}]}},
     "ResourceClaim": {
         "metadata": {"name!": str, "namespace!": str},
-        "spec": {"devices": {"requests": [{"name!": str, "exactly": _WISH, "firstAvailable": [_WISH]}]}},
+        # In v1beta1, a request is what "exactly" is later.
+        "spec": {"devices": {"requests": [{"name!": str, "exactly": _WISH, "firstAvailable": [_WISH], **_WISH}]}},
     },
 }
 """By kind, as ``api_json.shaped`` has it."""

@@ -14,6 +14,8 @@ from .modes import DRA_DRIVER, OTHER_DRA_DRIVERS, gives_gpus, mode_of
 from .quantity import whole_units
 from .registers import mapping
 
+API_VERSIONS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1beta1")
+"""Versions of slices and claims, in which drivers of others have them. Ours needs the first."""
 SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
 """Where the API server has ResourceSlices."""
 DRA_DRIVERS = (DRA_DRIVER, *OTHER_DRA_DRIVERS)

@@ -76,12 +76,21 @@ def test_a_kind_that_the_cluster_lacks_is_told_beside_the_others(read: Read) -> 
     assert names(found) == ["a", "b", "c"]
 
 
+def test_the_first_version_that_the_cluster_has_counts(read: Read) -> None:
+    versions = [{"kind": "ConfigMap", "api_versions": each} for each in (["v2", "v1", "v0"], ["v2", "v3"])]
+    found, lacking = read(*versions)["results"]
+    assert (found["api_found"], names(found)) == (True, ["a", "b", "c"])
+    assert (lacking["api_found"], lacking["resources"]) == (False, [])
+
+
 def test_hidden_fields_are_left_out(read: Read) -> None:
     (found,) = read(CONFIGMAPS, hidden_fields=["data"])["results"]
     assert all("data" not in item for item in found["resources"])
 
 
-@pytest.mark.parametrize("odd", [{}, {"kind": 1}, NODES | {"labels": "app=x"}, NODES | {"name": None}])
+@pytest.mark.parametrize(
+    "odd", [{}, {"kind": 1}, NODES | {"labels": "app=x"}, NODES | {"name": None}, NODES | {"api_versions": "v1"}]
+)
 def test_what_is_no_question_is_refused_by_its_place(read: Read, odd: Object) -> None:
     said = read(CONFIGMAPS, odd)
     assert said["failed"]

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info import cluster
+from kubernetes.dynamic.exceptions import ResourceNotFoundError
+from kubernetes.dynamic.resource import ResourceInstance
 
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
@@ -108,3 +111,31 @@ def test_a_server_that_is_not_reached_is_said(plan: Plan, tmp_path: Path) -> Non
     done = plan(tmp_path / "gone")
     assert done["failed"]
     assert "kube-config" in done["msg"]
+
+
+class FakeClient:
+    """The client of an API server that has claims and slices in these versions."""
+
+    def __init__(self, *versions: str) -> None:
+        self.versions = versions
+
+    def resource(self, kind: str, api_version: str) -> str:
+        if "resource.k8s.io" in api_version and api_version not in self.versions:
+            raise ResourceNotFoundError(f"no {kind} of {api_version}")
+        return f"{api_version} {kind}"
+
+    def get(self, resource: str, **_selected: object) -> ResourceInstance:
+        spec = {"driver": "gpu.nvidia.com", "nodeName": "gpu-1", "devices": [{"name": "gpu-0", "basic": {}}]}
+        slices = [{"metadata": {"name": resource}, "spec": spec}] if "ResourceSlice" in resource else []
+        return ResourceInstance(None, {"kind": "List", "apiVersion": "v1", "items": slices, "metadata": {}})
+
+
+@pytest.mark.parametrize(
+    ("served", "read"),
+    [(("v1beta1",), "v1beta1"), (("v1beta1", "v1beta2"), "v1beta2"), (("v1beta1", "v1beta2", "v1"), "v1"), ((), "")],
+)
+def test_slices_are_read_in_the_newest_version_that_is_there(served: tuple[str, ...], read: str) -> None:
+    """Drivers of others run on Kubernetes before 1.34, which has no v1."""
+    found = cluster(FakeClient(*(f"resource.k8s.io/{version}" for version in served))).slices
+    names = [item["metadata"]["name"] for item in found]
+    assert names == ([f"resource.k8s.io/{read} ResourceSlice"] if read else [])

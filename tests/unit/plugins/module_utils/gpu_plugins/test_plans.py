@@ -665,3 +665,26 @@ def test_pods_that_a_dry_run_leaves_are_not_in_the_way(pod: Object, leaving: boo
     found = evacuation.evacuation(evacuation.Seen("node-1", node, options, tuple(MODES), "", {"resources": [pod]}, job))
     assert found.holders == held
     assert [refusal.code for refusal in found.refusals] == (["pods_hold_gpus"] if held else [])
+
+
+@pytest.mark.parametrize(
+    ("serves", "driver", "slices", "held"),
+    [
+        ("", "gpu.nvidia.com", [], ["team/x"]),
+        ("", "", [{"spec": {"driver": "gpu.nvidia.com", "nodeName": "node-1", "devices": [{}]}}], ["team/x"]),
+        ("dra", "", [], ["team/x"]),
+        ("pgpu", "", [], []),
+    ],
+)
+def test_pods_with_claims_have_gpus_of_a_driver(
+    serves: str, driver: str, slices: list[Object], held: list[str]
+) -> None:
+    """Of a driver that a run takes off, although its slices may be gone when the node is looked at."""
+    options = {f"gpu_plugins_{name}": True for name in ("drain", "drain_force")}
+    options |= {"gpu_plugins_drain_reason": "goes", "gpu_plugins_mig_config": "", "gpu_plugins_mode": "dra"}
+    node = {"switching": False, "mig_cutting": False, "serves": serves}
+    pods = [{"metadata": {"namespace": "team", "name": "x"}, "spec": {"resourceClaims": [{"name": "gpu"}]}}]
+    seen = evacuation.Seen(
+        "node-1", node, options, pods={"resources": pods}, slices={"resources": slices}, driver=driver
+    )
+    assert evacuation.evacuation(seen).holders == held

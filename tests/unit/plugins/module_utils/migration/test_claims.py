@@ -63,6 +63,8 @@ def of(kind: str, *pods: Object, mode: str = "dra", strand: bool = False, **more
         ("nvidia-dra", (NVIDIA, 2), "pgpu", {"nvidia.com/gpu": 2}),
         ("nvidia-dra", (NVIDIA, 2), "vgpu", {"tencent.com/vcuda-core": 200}),
         ("nvidia-dra", {"firstAvailable": [{"deviceClassName": NVIDIA}]}, "dra", {OURS: 1}),
+        # As resource.k8s.io/v1beta1 has it.
+        ("nvidia-dra", {"deviceClassName": NVIDIA, "count": 2}, "dra", {OURS: 2}),
         ("nvidia-dra", share(NVIDIA, memory="8Gi"), "dra", {SHARES: 1}),
         ("nvidia-dra", ("mig.nvidia.com", 2), "dra", {MIG: 2}),
         ("nvidia-dra", ("mig.nvidia.com", 1), "vgpu", {}),
