@@ -102,10 +102,8 @@ def _unoffered(subject: str, request: Request, asks: Said, every: List[GpuView],
     """Return what there is in place of what a claim asks for."""
     asked, remedy = _UNOFFERED[request.kind]
     classes = Counter(name for gpu in every for name in gpu.classes)
-    what, kinds = (
-        f"its claim asks for {asked}",
-        ", ".join(f"{classes[name]} of class {name}" for name in sorted(classes)),
-    )
+    kinds = ", ".join(f"{classes[name]} of class {name}" for name in sorted(classes))
+    what = f"its claim asks for {asked}"
     told = [Said("ResourceSlices", f"{len(every)} GPUs: {kinds}")]
     if request.kind == DRA_FIXED_CLASS:
         labeled = [said for name in sorted(serving) for said in _uncut(serving[name])]
