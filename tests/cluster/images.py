@@ -50,18 +50,26 @@ def busybox() -> bytes:
 def cuda() -> bytes:
     """Busybox, libc, ldconfig, and ``take MIB...``, which says what becomes of allocating so much GPU memory."""
     with tempfile.TemporaryDirectory() as work:
-        program = Path(work) / "take"
-        subprocess.run(
-            ["gcc", "-O2", "-Wall", "-Werror", "-o", program, HERE / "take.c", "-Wl,--no-as-needed", "-l:libdl.so.2"],
-            check=True,
-        )
-        libraries = re.findall(
-            r"(/\S+) \(0x", subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-        )
-        found = {path.lstrip("/"): Path(path).read_bytes() for path in libraries}
-        found |= {"bin/take": program.read_bytes(), "bin/busybox": _busybox()}
-        found |= {"sbin/ldconfig": Path("/sbin/ldconfig").read_bytes()}
+        found = _with_libraries(Path(work), "take.c", "take")
     return _archive((CUDA,), found, LINKS, FOREVER)
+
+
+def smi(tag: str, topology: bytes) -> bytes:
+    """What a tutorial's pod needs of an image of NVIDIA's: nvidia-smi, of the simulated GPUs of this topology."""
+    with tempfile.TemporaryDirectory() as work:
+        found = _with_libraries(Path(work), "smi.c", "nvidia-smi")
+    return _archive((tag,), found | {"gpusim.conf": topology}, LINKS, FOREVER, "GPUSIM_FILE=/gpusim.conf")
+
+
+def _with_libraries(work: Path, source: str, name: str) -> dict[str, bytes]:
+    """A program with what it needs beside."""
+    program = work / name
+    link = ("-Wl,--no-as-needed", "-l:libdl.so.2")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Werror", "-o", program, HERE / source, *link], check=True)
+    listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    found = {path.lstrip("/"): Path(path).read_bytes() for path in re.findall(r"(/\S+) \(0x", listed)}
+    found |= {f"bin/{name}": program.read_bytes(), "bin/busybox": _busybox()}
+    return found | {"sbin/ldconfig": Path("/sbin/ldconfig").read_bytes()}
 
 
 def misuse() -> bytes:
@@ -83,12 +91,14 @@ def _busybox() -> bytes:
     return Path(str(shutil.which("busybox"))).read_bytes()
 
 
-def _archive(tags: Sequence[str], files: Mapping[str, bytes], links: Mapping[str, str], command: list[str]) -> bytes:
+def _archive(
+    tags: Sequence[str], files: Mapping[str, bytes], links: Mapping[str, str], command: list[str], *env: str
+) -> bytes:
     layer = _tar(files, links)
     config = {
         "architecture": {"aarch64": "arm64"}.get(platform.machine(), "amd64"),
         "os": "linux",
-        "config": {"Cmd": command, "Env": ["PATH=/bin"]},
+        "config": {"Cmd": command, "Env": ["PATH=/bin", *env]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     encoded = json.dumps(config).encode()

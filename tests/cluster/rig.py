@@ -201,10 +201,14 @@ def _containerd(directory: Path) -> Program:
     CONTAINERD_PID.parent.mkdir(exist_ok=True)
     # As systemd would: whoever ends it gets a new one.
     script = f"while :; do containerd & echo $! >{CONTAINERD_PID}; wait; done"
-    path = os.pathsep.join(filter(None, (os.environ.get("RIG_CONTAINERD"), os.environ["PATH"])))
-    program = Program(directory, "containerd", ["sh", "-c", script], {"PATH": path})
+    program = Program(directory, "containerd", ["sh", "-c", script], {"PATH": programs_path()})
     until(lambda: subprocess.run(["ctr", "version"], capture_output=True).returncode == 0, "containerd")
     return program
+
+
+def programs_path() -> str:
+    """Return where programs are looked for on the node: its containerd's first."""
+    return os.pathsep.join(filter(None, (os.environ.get("RIG_CONTAINERD"), os.environ["PATH"])))
 
 
 def _kubelet(plane: ControlPlane) -> list[str]:

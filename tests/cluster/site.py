@@ -13,7 +13,7 @@ import yaml
 
 from cluster import toolkit
 from cluster.node import DRIVER, TOPOLOGY
-from cluster.rig import CONTAINERD_PID, NODE, Rig
+from cluster.rig import CONTAINERD_PID, NODE, Rig, programs_path
 from programs import program
 from sim.cluster.host import write_installer
 
@@ -67,7 +67,7 @@ class Site:
             yaml.safe_dump(variables, default_flow_style=True),
         ]
         environment = os.environ | {"ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
-        environment |= {"SIMHOST_ROOT": "/", "GPUSIM_FILE": str(TOPOLOGY)}
+        environment |= {"SIMHOST_ROOT": "/", "GPUSIM_FILE": str(TOPOLOGY), "PATH": programs_path()}
         with self.log.open("w") as log:
             done = subprocess.run(command, stdout=log, stderr=log, env=environment)
         return done.returncode, self.log.read_text()

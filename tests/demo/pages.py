@@ -50,6 +50,8 @@ PLAYED = (
     ),
 )
 """The pages that are read at one playground, in this order: each begins where the one before ends."""
+ON_KUBERNETES = ("docs/tutorials/first-claims.md",)
+"""The pages that are read at a real cluster, in tests/cluster."""
 TIMEOUT = 900.0
 PATIENCE = 60.0
 """Seconds for a command, and for a pod to become what the page shows."""
@@ -119,9 +121,7 @@ class Reader:
         return output
 
     def _run(self, step: Step, *, fails: bool) -> str:
-        command = step.command
-        for name, meant in self.names.items():
-            command = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", meant, command)
+        command, shown = self._meant(step.command), [self._meant(line) for line in step.shown]
         deadline = time.monotonic() + (PATIENCE if _LOOKS.match(command) else 0)
         while True:
             ended = subprocess.run(
@@ -138,12 +138,18 @@ class Reader:
             try:
                 if (ended.returncode != 0) != fails:
                     raise PageError(f"{command}: exit status {ended.returncode}:\n{ended.stdout[-4000:]}")
-                differs(step.shown, ended.stdout)
+                differs(shown, ended.stdout)
                 return ended.stdout
             except PageError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.5)
+
+    def _meant(self, text: str) -> str:
+        """Return a command or an output of a page as it is here."""
+        for name, meant in self.names.items():
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", meant, text)
+        return text
 
     def _environment(self) -> dict[str, str]:
         return os.environ | {
@@ -162,10 +168,12 @@ class Reader:
     def _set(self, variables: Mapping[str, Any]) -> None:
         """Write variables into the inventory: those of a host under its name, others for all."""
         inventory = yaml.safe_load(self.inventory.read_text())
-        hosts = {name: group["hosts"] for group in inventory["all"]["children"].values() for name in group["hosts"]}
+        hosts = {name for group in inventory["all"]["children"].values() for name in group["hosts"]}
         for name, value in variables.items():
-            if name in hosts:
-                hosts[name][name].update(value)
+            if (host := self._meant(name)) in hosts:
+                for found in inventory["all"]["children"].values():
+                    if host in found["hosts"]:
+                        found["hosts"][host] = (found["hosts"][host] or {}) | value
             else:
                 inventory["all"]["vars"][name] = value
         self.inventory.write_text(yaml.safe_dump(inventory, sort_keys=False))
