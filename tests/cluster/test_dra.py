@@ -233,6 +233,8 @@ def test_share_is_refused_the_next_mebibyte(rig: Rig, sharing: DraNode) -> None:
     assert sharing.seen("third") == ["nvidia0"]
     env = rig.kubectl("exec", "third", "--", "env").split()
     assert "NVIDIA_VISIBLE_DEVICES=void" in env
+    told = "container c0: an allocation on GPU 0 was refused: over the container's limit of 8 GiB"
+    until(lambda: told in rig.kubectl("describe", "pod", "third"), "the pod to be told")
     # The other seven are whole, and the first is not.
     sharing.claim("seven", 7)
     sharing.submit("seven", "seven")
@@ -241,6 +243,8 @@ def test_share_is_refused_the_next_mebibyte(rig: Rig, sharing: DraNode) -> None:
     rig.wait_running("seven")
     assert "nvidia0" not in sharing.seen("seven")
     assert rig.phase("more") == "Pending"
+    waits = f'accel_pending_gpu_pods{{node="{NODE}",namespace="default",mode="dra"}} 1'
+    until(lambda: waits in sharing.metrics(), "the pod that waits to be counted", 100)
     rig.kubectl("delete", "pod", "third", "--now", "--wait=true")
     rig.kubectl("delete", "resourceclaim", "third", "--wait=true")
     rig.wait_running("more")
