@@ -98,6 +98,9 @@ def test_gpus_are_cut_into_fixed_shares(books: Playbooks, api: Api) -> None:
     back = books.run("accel.kubernetes.site")
     assert back.code == 0, back.output
     assert served(api) == (8, "0")
+    assert api.call("GET", f"{CLASS.rpartition('/')[0]}/fixed-share.kube-accel.io")[0] == 404
+    again = books.run("accel.kubernetes.site")
+    assert (again.code, again.changed) == (0, 0), again.output
 
 
 def test_pods_with_claims_are_named_before_a_switch(books: Playbooks, api: Api, holder: str) -> None:

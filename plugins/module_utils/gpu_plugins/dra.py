@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from ..shared.fixed_shares import MOST
@@ -63,6 +63,8 @@ class Seen:
     """The result for ResourceSlices of all nodes."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
+    settled: Sequence[str] = ()
+    """Hosts whose nodes are taken to have the labels that the inventory gives them, and GPUs as these say."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Dra:
     unwanted: List[Mapping[str, Any]]
     """Objects that are to go, as no node is served so any more."""
     warnings: List[str]
+    differs_later: bool = False
+    """Whether this is another answer once all hosts have the labels that the inventory gives them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,15 @@ class NodeSeen:
 
 
 def dra(seen: Seen) -> Dra:
-    """Return what a cluster is to have. Raise ValueError if an option has another type than it is to have."""
+    """Return what a cluster is to have. Raise ValueError if an option has another type than it is to have.
+
+    A node needs what serves it until it has its new labels, so that nothing goes before.
+    """
+    now = _by_labels(seen)
+    return replace(now, differs_later=now != _by_labels(replace(seen, settled=seen.hosts)))
+
+
+def _by_labels(seen: Seen) -> Dra:
     options = OptionReader(seen.options)
     extended = options.boolean("gpu_plugins_dra_extended_resource")
     shares = options.boolean("gpu_plugins_dra_shares")
@@ -117,14 +129,15 @@ def dra(seen: Seen) -> Dra:
     options.require_values()
     offers = _mig_offers(offered)
     nodes, modes = resources(seen.nodes), _modes(seen)
-    served = [node for node in nodes if _is_served(node, modes)]
+    settled = {_node_name(seen, host) for host in seen.settled}
+    served = [node for node in nodes if _is_served(node, modes, settled)]
     used = bool(served) or DRA_MODE in (seen.node["target"], *modes.values())
     new = bool(served) and all(_kubelet(node) >= _ALL_OF_IT for node in served)
     classes = {str(metadata_of(item).get("name")) for item in resources(seen.device_classes)}
     has_api = has_api_of(seen.device_classes)
     kept = _keeps_shares(seen.kept, DRA_SHARE_CLASS in classes)
     gone = seen.removed and has_api
-    own = {DRA_SHARE_CLASS: shares and used and kept, DRA_FIXED_CLASS: _cuts(seen, served, number)}
+    own = {DRA_SHARE_CLASS: shares and used and kept, DRA_FIXED_CLASS: _cuts(seen, served, settled, number)}
     unwanted = [_class(name) for name, offered in own.items() if name in classes and not offered]
     return Dra(
         made=used or gone,
@@ -158,20 +171,16 @@ def _keeps_shares(kept: Mapping[str, Any], offered: bool) -> bool:
     return all(device.get("allowMultipleAllocations") for device in devices) if devices else offered
 
 
-def _cuts(seen: Seen, served: Sequence[Mapping[str, Any]], number: int) -> bool:
+def _cuts(seen: Seen, served: Sequence[Mapping[str, Any]], settled: Set[str], number: int) -> bool:
     """Return whether nodes of the mode have their GPUs cut into fixed shares, or are to have.
 
     A GPU that a claim has stays cut after the label has gone: its driver has to know shares until then.
     """
     mine = number > 0 and seen.node["target"] == DRA_MODE
-    labeled = any(labels_of(node).get(FIXED_SHARES, "0") != "0" for node in served)
+    labeled = any(labels_of(node).get(FIXED_SHARES, "0") != "0" for node in served if _name(node) not in settled)
+    slices = (item for item in resources(seen.slices) if str(_spec(item).get("nodeName")) not in settled)
     others = (mapping(seen.hostvars.get(host)) for host in seen.hosts)
-    return (
-        mine
-        or labeled
-        or has_cut_gpus(resources(seen.slices))
-        or any(_mode(each) == DRA_MODE and _is_cut(each) for each in others)
-    )
+    return mine or labeled or has_cut_gpus(slices) or any(_mode(each) == DRA_MODE and _is_cut(each) for each in others)
 
 
 def _is_cut(variables: Mapping[str, Any]) -> bool:
@@ -286,11 +295,15 @@ def _cdi_enabled(values: Mapping[str, object]) -> bool:
 
 def _modes(seen: Seen) -> Dict[str, str]:
     """Return the mode of each host by the name of its node."""
-    found = {}
-    for host in seen.hosts:
-        variables = mapping(seen.hostvars.get(host))
-        found[str(variables.get("gpu_plugins_node_name") or host)] = _mode(variables)
-    return found
+    return {_node_name(seen, host): _mode(mapping(seen.hostvars.get(host))) for host in seen.hosts}
+
+
+def _node_name(seen: Seen, host: str) -> str:
+    return str(mapping(seen.hostvars.get(host)).get("gpu_plugins_node_name") or host)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return str(metadata_of(node).get("name"))
 
 
 def _mode(variables: Mapping[str, Any]) -> str:
@@ -303,8 +316,9 @@ def _of_hosts(seen: Seen, name: str) -> List[object]:
     return [variables[name] for variables in found if _mode(variables) == DRA_MODE and variables.get(name)]
 
 
-def _is_served(node: Mapping[str, Any], modes: Mapping[str, str]) -> bool:
-    return labels_of(node).get(MODE_LABEL) == DRA_MODE or modes.get(str(metadata_of(node).get("name"))) == DRA_MODE
+def _is_served(node: Mapping[str, Any], modes: Mapping[str, str], settled: Set[str]) -> bool:
+    labeled = labels_of(node).get(MODE_LABEL) == DRA_MODE and _name(node) not in settled
+    return labeled or modes.get(_name(node)) == DRA_MODE
 
 
 def _objects(seen: Seen) -> List[Mapping[str, Any]]:

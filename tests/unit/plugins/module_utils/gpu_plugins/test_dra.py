@@ -49,7 +49,8 @@ def node(
 
 
 def slices_with(*names: str, driver: str = DRIVER) -> Object:
-    return {"resources": [{"spec": {"driver": driver, "devices": [{"name": name} for name in names]}}]}
+    devices = [{"name": name} for name in names]
+    return {"resources": [{"spec": {"driver": driver, "nodeName": "n", "devices": devices}}]}
 
 
 def planned(
@@ -111,6 +112,50 @@ def test_objects_go_with_the_last_node_of_the_mode() -> None:
     assert kinds == ["DaemonSet", "DeviceClass", "ClusterRoleBinding", "ClusterRole", "ServiceAccount", "DeviceClass"]
     # A run that was killed before this one is gone on with.
     assert gone[-1]["metadata"]["name"] == DRIVER
+
+
+def test_shares_that_a_claim_keeps_after_the_label_are_looked_at_again() -> None:
+    """A check takes them for whole. The run sees what is still cut when the node serves."""
+    seen: Object = {"hosts": ["h"], "hostvars": STAYS, "slices": slices_with("gpu-00-1of2", "gpu-01")}
+    found = planned(node("dra"), **seen)
+    assert (found.fixed, found.differs_later) == (True, True)
+    assert planned(node("dra"), settled=["h"], **seen).fixed is False
+    assert planned(node("dra"), **{**seen, "hostvars": CUT}).differs_later is False
+
+
+LEAVES: Object = {"h": {"gpu_plugins_node_name": "n", "gpu_mode": "pgpu"}}
+STAYS: Object = {"h": {"gpu_plugins_node_name": "n", "gpu_mode": "dra", "gpu_plugins_dra_fixed_shares": 0}}
+CUT: Object = {"h": {"gpu_plugins_node_name": "n", "gpu_mode": "dra", "gpu_plugins_dra_fixed_shares": 2}}
+
+
+@pytest.mark.parametrize(
+    ("found", "inventory", "differs", "before", "after"),
+    [
+        (node("dra"), LEAVES, True, (True, False), (False, False)),
+        (node("dra", cut="2"), LEAVES, True, (True, True), (False, False)),
+        (node("dra", cut="2"), STAYS, True, (True, True), (True, False)),
+        (node("dra", cut="2"), CUT, False, (True, True), (True, True)),
+        (node("dra"), STAYS, False, (True, False), (True, False)),
+        (node("pgpu"), LEAVES, False, (False, False), (False, False)),
+        # It is to be served so from the first.
+        (node("pgpu"), CUT, False, (True, True), (True, True)),
+    ],
+)
+def test_what_labels_keep_goes_in_the_run_that_changes_them(
+    found: Object, inventory: Object, differs: bool, before: tuple[bool, bool], after: tuple[bool, bool]
+) -> None:
+    """A check takes labels from the inventory, and a run reads them again. What --limit leaves out stays as it is."""
+
+    def rolled_out(found: Object, *settled: str) -> Dra:
+        seen: Object = {"hosts": ["h"], "hostvars": inventory, "device_classes": CLASS, "settled": settled}
+        return planned(found, **seen)
+
+    now, checked = rolled_out(found), rolled_out(found, "h")
+    assert (now.differs_later, now.made, now.fixed) == (differs, *before)
+    assert (checked.differs_later, checked.made, checked.fixed) == (False, *after)
+    assert bool(checked.unwanted) is not checked.made
+    mode, number = inventory["h"]["gpu_mode"], inventory["h"].get("gpu_plugins_dra_fixed_shares", 0)
+    assert rolled_out(node(mode, cut=str(number or ""))) == checked
 
 
 @pytest.mark.parametrize(
