@@ -113,7 +113,7 @@ def test_gpu_that_was_cut_anew_under_a_claim_is_not_given(node: ClaimNode) -> No
     node.api.claim("b", "gpu-02-mig-3g40gb-0")
     with pytest.raises(ClaimError, match="is still prepared for claim team/a"):
         prepare(preparer, "b")
-    with pytest.raises(ClaimError, match=r"was cut anew since gpu-02-mig-1g10gb-0 \(MIG-0\) was prepared; delete"):
+    with pytest.raises(ClaimError, match=r"was cut again since gpu-02-mig-1g10gb-0 \(MIG-0\) was prepared; delete"):
         prepare(preparer, "a")
     preparer.release("uid-a")
     assert prepare(preparer, "b") == ["gpu-02-mig-3g40gb-0"]

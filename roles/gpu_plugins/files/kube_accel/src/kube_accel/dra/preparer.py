@@ -121,7 +121,7 @@ class Preparer:
             ) and (held.portion == each.portion or cut(held.device)[1]):
                 if _destroyed(held, state):
                     raise ClaimError(
-                        f"GPU {held.gpu} was cut anew since {held.device} ({held.uuid}) was prepared; delete the pod"
+                        f"GPU {held.gpu} was cut again since {held.device} ({held.uuid}) was prepared; delete the pod"
                     )
                 return held
         if AT in each.device and each.admin:
