@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the DRA driver writes into the status of claims, in a real API server, by the rights that the role gives it."""
+"""What the DRA driver may write of claims and slices, in a real API server, by the rights that the role gives it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kube_accel.dra.slices import DRIVER
 from kube_accel.dra.status import StatusWriter, devices, says_so
 from kube_accel.kube.api import ApiRefusedError
 from kube_accel.kube.client import Credentials, KubeClient
+from kube_accel.shared.gpu_givers import SLICES_PATH
 from unit.kube_accel.plugin.fakes import inventory, uuid
 from unit.roles.conftest import rendered
 
@@ -170,3 +171,24 @@ def test_policy_holds_a_driver_that_rbac_lets_do_all(cluster: Cluster) -> None:
     there_uid = claim(cluster, "held-there", OTHER)
     write(cluster, there_uid, "held-there")
     assert "devices" not in cluster.admin.get(f"{CLAIMS}/held-there")["status"]
+
+
+def test_stolen_driver_token_writes_no_slice_of_another_pool(cluster: Cluster) -> None:
+    """Who reads a pool believes its highest generation, so one slice would take away all GPUs of another node."""
+    client = driver(cluster)
+
+    def refusal(pool: str, node: str = NODE) -> str:
+        about = {"name": pool, "generation": 9, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "nodeName": node, "pool": about, "devices": []}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "stolen"}}
+        try:
+            client.post(f"{SLICES_PATH}?dryRun=All", body | {"spec": spec})
+        except ApiRefusedError as error:
+            return str(error)
+        return ""
+
+    policy = "kube-accel-plugin-slices"
+    wait_for(lambda: policy in refusal(f"{OTHER}/kube-accel"), "the policy", 60)
+    assert policy in refusal(f"{NODE}/kube-accel", OTHER)
+    assert policy in refusal(NODE)
+    assert refusal(f"{NODE}/kube-accel") == ""

@@ -12,6 +12,7 @@ from kube_accel.extender.daemon import QUOTA_CHANGED, ROOM_FOUND
 from kube_accel.extender.pods import TAKEN
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.plugin.mig import affected
+from kube_accel.shared.modes import dra_pool
 from kube_accel.shared.wishes import WISHES
 from kube_accel.sharing.assignment import pod_annotations
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
@@ -295,6 +296,7 @@ def test_slices_are_bound_to_the_drivers_own_node_where_it_serves() -> None:
     objects = plugin(**DRA)
     assert {name, "kube-accel-plugin-claim-status", "kube-accel-plugin-claims"} == named(objects) - named(plugin())
     assert "s.spec.?nodeName.orValue('') == variables.own" in policy(objects, name)
+    assert f"s.spec.pool.name == variables.own + '{dra_pool('')}'" in policy(objects, name)
     accounts = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
     for each in (name, "kube-accel-plugin-nodes", "kube-accel-plugin-events"):
         assert all(f"kube-system:{account}" in policy(objects, each) for account in accounts)
