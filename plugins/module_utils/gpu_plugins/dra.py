@@ -61,6 +61,8 @@ class Seen:
     """What the API server made of a slice with a device that claims may take parts of."""
     slices: Mapping[str, Any] = field(default_factory=dict)
     """The result for ResourceSlices of all nodes."""
+    kept_class: Mapping[str, Any] = field(default_factory=dict)
+    """What the API server made of a device class that serves an extended resource."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
     settled: Sequence[str] = ()
@@ -81,6 +83,8 @@ class Dra:
     """Whether nodes have GPUs that are cut into equal shares, which have a class of their own."""
     asks: bool
     """Whether a slice is to be tried, which tells whether the cluster keeps shares."""
+    asks_extended: bool
+    """Whether a device class is to be tried, which tells whether the cluster keeps extended resources."""
     watched: bool
     """Whether device plugins are to look for DRA drivers with GPUs of their node: the cluster may have some."""
     mig: bool
@@ -136,21 +140,42 @@ def _by_labels(seen: Seen) -> Dra:
     classes = {str(metadata_of(item).get("name")) for item in resources(seen.device_classes)}
     has_api = has_api_of(seen.device_classes)
     kept = _keeps_shares(seen.kept, DRA_SHARE_CLASS in classes)
+    extends, lacks = _extends(seen, used and extended, new)
     gone = seen.removed and has_api
     own = {DRA_SHARE_CLASS: shares and used and kept, DRA_FIXED_CLASS: _cuts(seen, served, settled, number)}
     unwanted = [_class(name) for name, offered in own.items() if name in classes and not offered]
     return Dra(
         made=used or gone,
-        extended_resource=WHOLE_RESOURCE if extended and new else "",
+        extended_resource=WHOLE_RESOURCE if extends else "",
         shares=own[DRA_SHARE_CLASS] or gone,
         fixed=own[DRA_FIXED_CLASS] or gone,
         asks=used and shares and has_api,
+        asks_extended=extended and new and has_api,
         watched=has_api,
         mig=bool(_of_hosts(seen, "gpu_plugins_mig_config")) or bool(offers),
         mig_offers=offers,
         unwanted=(_objects(seen) if DRA_DRIVER in classes and not used else []) + unwanted,
-        warnings=_warnings(used and extended and not new, used and shares and not kept),
+        warnings=_warnings(lacks, used and shares and not kept),
     )
+
+
+def _extends(seen: Seen, wanted: bool, new: bool) -> Tuple[bool, str]:
+    """Return whether our class serves the extended resource, and why it does not although that is ``wanted``.
+
+    Where the API server was not asked whether it keeps the field, what our class has stays.
+    """
+    if not wanted:
+        return False, ""
+    if not new:
+        return False, f"{WHOLE_RESOURCE} is served from Kubernetes 1.36 on"
+    asked = [mapping(seen.kept_class.get("result"))] if seen.kept_class.get("result") else []
+    stored = [item for item in resources(seen.device_classes) if metadata_of(item).get("name") == DRA_DRIVER]
+    if not all(_spec(item).get("extendedResourceName") for item in asked or stored):
+        return False, (
+            "the API server does not keep extendedResourceName of a DeviceClass, as its feature gate"
+            " DRAExtendedResource is off. Turn it on, or set gpu_plugins_dra_extended_resource=false"
+        )
+    return True, ""
 
 
 def _mig_offers(offers: Sequence[Mapping[str, Any]]) -> str:
@@ -187,12 +212,9 @@ def _is_cut(variables: Mapping[str, Any]) -> bool:
     return str(variables.get("gpu_plugins_dra_fixed_shares") or 0) != "0"
 
 
-def _warnings(unextended: bool, unshared: bool) -> List[str]:
+def _warnings(unextended: str, unshared: bool) -> List[str]:
     """Return what the cluster cannot do although it is asked for."""
-    alone = (
-        f"Pods get GPUs of nodes of mode dra by ResourceClaims alone: {WHOLE_RESOURCE} is served from Kubernetes 1.36"
-        " on."
-    )
+    alone = f"Pods get GPUs of nodes of mode dra by ResourceClaims alone: {unextended}."
     whole = (
         "Claims get no shares by size: the API server does not keep allowMultipleAllocations of devices, as its feature"
         " gate DRAConsumableCapacity is off. It is on from Kubernetes 1.36; before, set gpu_plugins_dra_fixed_shares."

@@ -235,6 +235,40 @@ def test_old_nodes_are_told_what_they_cannot_do() -> None:
     assert planned(node("dra", "v1.34.1"), extended=False, shares=False).warnings == []
 
 
+def extending(resource: str) -> Object:
+    """Our device class, as an API server answers to it."""
+    spec: Object = {"extendedResourceName": resource} if resource else {}
+    return {"metadata": {"name": DRIVER}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("tried", "stored", "extended"),
+    [
+        ("nvidia.com/gpu", None, "nvidia.com/gpu"),
+        ("", None, ""),
+        # The gate was turned off, or on, since.
+        ("", "nvidia.com/gpu", ""),
+        ("nvidia.com/gpu", "", "nvidia.com/gpu"),
+        # Who was not asked keeps what it has.
+        (None, "nvidia.com/gpu", "nvidia.com/gpu"),
+        (None, "", ""),
+        (None, None, "nvidia.com/gpu"),
+    ],
+)
+def test_resource_is_served_where_the_cluster_keeps_it(tried: str | None, stored: str | None, extended: str) -> None:
+    there = [] if stored is None else [extending(stored)]
+    kept = {} if tried is None else {"result": extending(tried)}
+    classes = {"results": [{"api_found": True, "resources": there}]}
+    found = planned(node("dra"), kept_class=kept, kept=KEPT, device_classes=classes)
+    assert (found.extended_resource, found.asks_extended) == (extended, True)
+    assert [text for text in found.warnings if "DRAExtendedResource is off" in text] == (
+        [] if extended else found.warnings
+    )
+    assert len(found.warnings) == (0 if extended else 1)
+    wished = planned(node("dra"), extended=False, kept_class=kept, kept=KEPT, device_classes=classes)
+    assert (wished.extended_resource, wished.asks_extended, wished.warnings) == ("", False, [])
+
+
 @pytest.mark.parametrize(
     ("found", "more", "codes"),
     [
