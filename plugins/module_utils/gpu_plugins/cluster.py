@@ -12,6 +12,7 @@ from ..shared import label_names
 from ..shared.modes import BY_MODE, RESOURCE, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
+from .dra import foreign_classes
 from .monitors import exporter_found
 
 MIGRATION = label_names.MIGRATION
@@ -120,7 +121,7 @@ def cluster(seen: Seen) -> Cluster:
         [_named(item) for item in ours if metadata_of(item)["name"] in disabled_daemonsets],
         list(dict.fromkeys(_foreign(theirs, [mode["daemonset"] for mode in seen.modes.values()]))),
         [metadata_of(item)["name"] for item in resources(seen.device_classes)],
-        [metadata_of(item)["name"] for item in resources(seen.device_classes) if _serves_ours(item)],
+        foreign_classes(seen.device_classes, RESOURCE.match),
         str(runtime_class.get("handler", "")),
         not runtime_class or labels_of(runtime_class).get(_MANAGED) == "accel.kubernetes",
         migrating or MIGRATION in mapping(seen.node.get("annotations")),
@@ -170,8 +171,3 @@ def _container(workload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_extender(workload: Mapping[str, Any]) -> bool:
     return labels_of(workload).get("app.kubernetes.io/component") == "extender"
-
-
-def _serves_ours(device_class: Mapping[str, Any]) -> bool:
-    named = str(mapping(device_class.get("spec")).get("extendedResourceName") or "")
-    return bool(RESOURCE.match(named)) and labels_of(device_class).get(_MANAGED) != "accel.kubernetes"

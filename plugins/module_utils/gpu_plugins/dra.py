@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from ..shared.fixed_shares import MOST
 from ..shared.gpu_givers import driver_offers, plugin_offers
@@ -22,6 +22,7 @@ from ..shared.modes import (
     DRA_SHARE_CLASS,
     DRA_TAINT,
     MODE_LABEL,
+    OTHER_DRA_DRIVERS,
     WHOLE_MODE,
     WHOLE_RESOURCE,
 )
@@ -39,6 +40,7 @@ _HAS_CDI = re.compile(r"containerd://(?:1[.]7|[2-9]|[0-9]{2})|cri-o://(?:1[.](?:
 _OLD_CONTAINERD = "containerd://1."
 """Of these, 1.7 does CDI where its configuration says so."""
 _ACCOUNT = "kube-accel-dra"
+_MANAGED = "app.kubernetes.io/managed-by"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Dra:
     """Whether a slice is to be tried, which tells whether the cluster keeps shares."""
     asks_extended: bool
     """Whether a device class is to be tried, which tells whether the cluster keeps extended resources."""
+    yields: bool
+    """Whether the extended resource is left to another DRA driver, which may have ended since."""
     watched: bool
     """Whether device plugins are to look for DRA drivers with GPUs of their node: the cluster may have some."""
     mig: bool
@@ -151,6 +155,7 @@ def _by_labels(seen: Seen) -> Dra:
         fixed=own[DRA_FIXED_CLASS] or gone,
         asks=used and shares and has_api,
         asks_extended=extended and new and has_api,
+        yields=extended and new and bool(_others_extend(seen)),
         watched=has_api,
         mig=bool(_of_hosts(seen, "gpu_plugins_mig_config")) or bool(offers),
         mig_offers=offers,
@@ -168,6 +173,13 @@ def _extends(seen: Seen, wanted: bool, new: bool) -> Tuple[bool, str]:
         return False, ""
     if not new:
         return False, f"{WHOLE_RESOURCE} is served from Kubernetes 1.36 on"
+    theirs = _others_extend(seen)
+    if theirs:
+        return False, (
+            f"DeviceClass {', '.join(theirs)} serves {WHOLE_RESOURCE} for nodes of another DRA driver, and"
+            " kube-scheduler goes by the youngest class alone. Once that driver serves no node, site.yml and"
+            " migrate.yml have ours serve it"
+        )
     asked = [mapping(seen.kept_class.get("result"))] if seen.kept_class.get("result") else []
     stored = [item for item in resources(seen.device_classes) if metadata_of(item).get("name") == DRA_DRIVER]
     if not all(_spec(item).get("extendedResourceName") for item in asked or stored):
@@ -210,6 +222,26 @@ def _cuts(seen: Seen, served: Sequence[Mapping[str, Any]], settled: Set[str], nu
 
 def _is_cut(variables: Mapping[str, Any]) -> bool:
     return str(variables.get("gpu_plugins_dra_fixed_shares") or 0) != "0"
+
+
+def _others_extend(seen: Seen) -> List[str]:
+    """Return the names of device classes of others that serve the extended resource for nodes that they may have.
+
+    NVIDIA and HAMi name theirs as their drivers, which have slices on nodes that they serve.
+    """
+    serving = driver_offers(resources(seen.slices))
+    names = foreign_classes(seen.device_classes, lambda resource: resource == WHOLE_RESOURCE)
+    return [name for name in names if name in serving or name not in OTHER_DRA_DRIVERS]
+
+
+def foreign_classes(device_classes: Mapping[str, Any], serves: Callable[[str], object]) -> List[str]:
+    """Return the names of device classes that are not ours, and serve an extended resource for which this holds."""
+    others = [item for item in resources(device_classes) if labels_of(item).get(_MANAGED) != "accel.kubernetes"]
+    return [
+        str(metadata_of(item).get("name"))
+        for item in others
+        if serves(str(_spec(item).get("extendedResourceName") or ""))
+    ]
 
 
 def _warnings(unextended: str, unshared: bool) -> List[str]:

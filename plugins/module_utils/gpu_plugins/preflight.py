@@ -231,14 +231,14 @@ def _peers(seen: Seen) -> Iterator[Refusal]:
             f"Another device plugin is in this cluster, DaemonSet {', '.join(cluster['foreign'])}; take over its"
             " nodes with migrate.yml, remove it, or set gpu_plugins_takeover=true to serve its resources instead.",
         )
+    by_plugin = seen.node["target"] != DRA_MODE
     if cluster["foreign_classes"] and not cluster["migrated"]:
+        served = "the resource here as well" if by_plugin else "ResourceClaims alone here, and leave the resource to it"
         yield Refusal(
             "device_class",
             f"DeviceClass {', '.join(cluster['foreign_classes'])} serves the same resources by dynamic resource"
-            " allocation; remove its extendedResourceName, or set gpu_plugins_takeover=true to serve the resource here"
-            " as well.",
+            f" allocation; remove its extendedResourceName, or set gpu_plugins_takeover=true to serve {served}.",
         )
-    by_plugin = seen.node["target"] != DRA_MODE
     if (
         by_plugin
         and any(offered.values())

@@ -238,7 +238,8 @@ def test_old_nodes_are_told_what_they_cannot_do() -> None:
 def extending(resource: str) -> Object:
     """Our device class, as an API server answers to it."""
     spec: Object = {"extendedResourceName": resource} if resource else {}
-    return {"metadata": {"name": DRIVER}, "spec": spec}
+    labels = {"app.kubernetes.io/managed-by": "accel.kubernetes"}
+    return {"metadata": {"name": DRIVER, "labels": labels}, "spec": spec}
 
 
 @pytest.mark.parametrize(
@@ -267,6 +268,39 @@ def test_resource_is_served_where_the_cluster_keeps_it(tried: str | None, stored
     assert len(found.warnings) == (0 if extended else 1)
     wished = planned(node("dra"), extended=False, kept_class=kept, kept=KEPT, device_classes=classes)
     assert (wished.extended_resource, wished.asks_extended, wished.warnings) == ("", False, [])
+
+
+NVIDIA, HAMI = "gpu.nvidia.com", "hami-core-gpu.project-hami.io"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "resource", "slices", "yields"),
+    [
+        (NVIDIA, "nvidia.com/gpu", [NVIDIA], True),
+        (HAMI, "nvidia.com/gpu", [NVIDIA, HAMI], True),
+        # The driver was taken off all of its nodes.
+        (NVIDIA, "nvidia.com/gpu", [DRIVER], False),
+        (NVIDIA, "nvidia.com/mig-1g.5gb", [NVIDIA], False),
+        (NVIDIA, "", [NVIDIA], False),
+        # Of a driver that nobody knows, nobody knows whether it has ended.
+        ("gpu.example.com", "nvidia.com/gpu", [], True),
+    ],
+)
+def test_resource_is_left_to_a_driver_that_serves_it(
+    theirs: str, resource: str, slices: list[str], yields: bool
+) -> None:
+    """kube-scheduler goes by the youngest class of a name, so ours would take the pods of the other's nodes."""
+    their_class = extending(resource) | {"metadata": {"name": theirs}}
+    classes = {"results": [{"api_found": True, "resources": [their_class]}]}
+    found = planned(
+        node("dra"),
+        kept=KEPT,
+        kept_class={"result": extending("nvidia.com/gpu")},
+        device_classes=classes,
+        slices={"resources": [of_driver(each, "other") for each in slices]},
+    )
+    assert (found.extended_resource, found.yields) == ("" if yields else "nvidia.com/gpu", yields)
+    assert [f"DeviceClass {theirs} serves nvidia.com/gpu" in text for text in found.warnings] == [True] * yields
 
 
 @pytest.mark.parametrize(
