@@ -123,6 +123,7 @@ test-cluster: setup ## Run the tests on a real one-node Kubernetes. Needs root a
 	  tests/tools/machine.sh pytest -m 'not soak' tests/cluster && \
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py dra.py dra_versions.py) && \
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest tests/cluster/test_tutorial.py && \
+	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest tests/cluster/test_switch.py && \
 	  RIG_GATES=$(OLD_GATES) RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,dra.py dra_versions.py); \
 	  else pytest -m 'not soak' tests/cluster; fi
 
