@@ -129,12 +129,12 @@ def cluster(seen: Seen) -> Cluster:
         target in BY_MODE and seen.gpus > 1 and not extenders and not coming,
         f"Mode {target} on node '{seen.name}' shares {seen.gpus} GPUs, and no extender chooses among them: pods "
         "that fit the node and none of its GPUs would fail admission again and again.",
-        not extenders and not (coming and _extends(seen.scheduler)),
+        not (_extends(seen.scheduler) if coming else extenders),
     )
 
 
 def _extends(scheduler: Mapping[str, Any]) -> bool:
-    """Return whether the role scheduler brings an extender: one that is coming may be none, where none is needed."""
+    """Return whether the cluster has an extender once the role scheduler has run: it removes one that is not needed."""
     if scheduler.get("scheduler_layout", "auto") != "auto":
         return bool(scheduler["scheduler_layout"] != "none")
     manages = OptionReader({_WHOLE: scheduler.get(_WHOLE, False)}).boolean(_WHOLE)
