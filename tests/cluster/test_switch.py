@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node that goes over from a device plugin to the DRA driver, by the collection's own playbook."""
+"""A node that goes over between device plugins and the DRA driver, by the collection's own playbooks."""
 
 from __future__ import annotations
 
@@ -103,3 +103,17 @@ def test_node_goes_from_shares_to_claims_and_never_gives_twice(rig: Rig, node: G
     rig.api.create(PODS, pod("whole", {WHOLE: "2"}))
     rig.wait_running("share", "whole")
     assert (gpus(rig, "share"), gpus(rig, "whole")) == (1, 2)
+
+
+def test_node_goes_back_once_no_claim_has_its_gpus(rig: Rig, node: GpuNode, site: Site) -> None:
+    site.run("site", gpu_mode="dra", **DRAINED)
+    share(rig, "held")
+    rig.wait_running("held")
+    past = History(rig)
+    code, text = site.attempt("switch_mode", gpu_mode="pgpu")
+    assert (code != 0, "these pods hold its GPUs" in text) == (True, True), text[-4000:]
+    site.run("switch_mode", gpu_mode="pgpu", **DRAINED)
+    assert past.givers() == [(False, True), (False, False), (True, False)]
+    rig.api.create(PODS, pod("next", {WHOLE: "1"}, runtimeClassName="nvidia"))
+    rig.wait_running("next")
+    rig.kubectl("delete", "resourceclaims", "--all", "--wait=true")
