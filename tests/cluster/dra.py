@@ -41,6 +41,8 @@ class DraNode:
     def __init__(self, rig: Rig, node: GpuNode, account: Path) -> None:
         self.rig, self.node, self._account = rig, node, account
         self.proc_root = Path("/proc")
+        self.flags: tuple[str, ...] = ()
+        """More than every driver has."""
 
     @contextmanager
     def driver(
@@ -62,7 +64,7 @@ class DraNode:
             shim_dir=native.build(),
         )
         flags = [f"--node-name={NODE}", f"--instance={instance}", "--metrics-interval=1", "--metrics-pending"]
-        flags += ["--fixed-shares", *(["--shares"] if sized else [])]
+        flags += ["--fixed-shares", *(["--shares"] if sized else []), *self.flags]
         command = [*UNPRIVILEGED, *dra_command(port, places, *flags)]
         environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}
         environment["KUBERNETES_SERVICE_PORT"] = "443"
