@@ -121,7 +121,7 @@ test-cluster: setup ## Run the tests on a real one-node Kubernetes. Needs root a
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
 	  tests/tools/image.sh && python -m hosts containerd .cache/containerd-2 && \
 	  tests/tools/machine.sh pytest -m 'not soak' tests/cluster && \
-	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py dra.py dra_versions.py) && \
+	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py dra.py dra_versions.py dra_mig.py dra_mig_made.py) && \
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest tests/cluster/test_tutorial.py && \
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest tests/cluster/test_switch.py && \
 	  RIG_GATES=$(OLD_GATES) RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,dra.py dra_versions.py); \
