@@ -20,7 +20,7 @@ from kube_accel.kube.api import ApiRefusedError
 from kube_accel.kube.client import Credentials, KubeClient
 from kube_accel.shared.gpu_givers import SLICES_PATH
 from unit.kube_accel.plugin.fakes import inventory, uuid
-from unit.roles.conftest import rendered
+from unit.roles.conftest import rendered, variables_of
 
 NODE, OTHER = "node-1", "node-2"
 SERVED = {
@@ -48,7 +48,12 @@ def cluster() -> Iterator[Cluster]:
             wait_for(lambda name=namespace: there(plane.admin, name), f"namespace {namespace}")
         for node in (NODE, OTHER):
             make_node(plane.admin, node)
-        words: dict[str, Any] = {"gpu_mode": "dra", "__gpu_plugins_nodes": {"resources": [SERVED]}}
+        words: dict[str, Any] = {
+            "gpu_mode": "dra",
+            "__gpu_plugins_nodes": {"resources": [SERVED]},
+            # This cluster keeps the sizes of shares.
+            "__gpu_plugins_kept_slice": {"result": variables_of("gpu_plugins")["__gpu_plugins_tried_slice"]},
+        }
         made.apply([item for item in rendered("gpu_plugins", "dra.yml.j2", **words) if item["kind"] in KINDS])
         made.apply(rendered("gpu_plugins", "admission.yml.j2", **words))
         yield made
