@@ -76,7 +76,10 @@ class Reader:
     directory: Path
     kubeconfig: Path
     names: Mapping[str, str] = field(default_factory=dict)
-    """What to type in place of words in capitals, and of paths that a page takes for an example."""
+    """What to type in place of words in capitals, and of names and paths that a page takes for an example.
+
+    Words in capitals are headings in what a command prints.
+    """
 
     @property
     def inventory(self) -> Path:
@@ -121,7 +124,9 @@ class Reader:
         return output
 
     def _run(self, step: Step, *, fails: bool) -> str:
-        command, shown = self._meant(step.command), [self._meant(line) for line in step.shown]
+        command = self._meant(step.command, self.names)
+        examples = {name: meant for name, meant in self.names.items() if not name.isupper()}
+        shown = [self._meant(line, examples) for line in step.shown]
         deadline = time.monotonic() + (PATIENCE if _LOOKS.match(command) else 0)
         while True:
             ended = subprocess.run(
@@ -145,9 +150,10 @@ class Reader:
                     raise
                 time.sleep(0.5)
 
-    def _meant(self, text: str) -> str:
+    @staticmethod
+    def _meant(text: str, names: Mapping[str, str]) -> str:
         """Return a command or an output of a page as it is here."""
-        for name, meant in self.names.items():
+        for name, meant in names.items():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", meant, text)
         return text
 
@@ -170,7 +176,7 @@ class Reader:
         inventory = yaml.safe_load(self.inventory.read_text())
         hosts = {name for group in inventory["all"]["children"].values() for name in group["hosts"]}
         for name, value in variables.items():
-            if (host := self._meant(name)) in hosts:
+            if (host := self._meant(name, self.names)) in hosts:
                 for found in inventory["all"]["children"].values():
                     if host in found["hosts"]:
                         found["hosts"][host] = (found["hosts"][host] or {}) | value

@@ -62,7 +62,7 @@ TASKS = {
         "validate": [TOUCH, keep(gpu_plugins_findings=[])],
         "uninstall": gone("plugin"),
         "uninstall_preflight": [HELD],
-        **{name: [NOTHING] for name in ("drain", "configure", "mps", "verify", "main")},
+        **{name: [NOTHING] for name in ("drain", "configure", "mig_applied", "mps", "verify", "main")},
     },
     "scheduler": {
         "preflight": [TOUCH],
