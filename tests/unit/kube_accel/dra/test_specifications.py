@@ -9,6 +9,7 @@ import pytest
 
 from kube_accel.dra.checkpoint import PreparedDevice
 from kube_accel.dra.portions import Portion
+from kube_accel.dra.preparer import Preparer
 from kube_accel.dra.specifications import ClaimSpecifications, device_ids
 from unit.kube_accel.dra.node import ClaimNode
 from unit.kube_accel.dra.test_shares import prepare, share
@@ -19,14 +20,22 @@ def node(tmp_path: Path) -> ClaimNode:
     return ClaimNode(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["uid-a", "uid-b.shares"])
-def test_file_that_was_right_at_the_last_look_is_put_right_again(node: ClaimNode, name: str) -> None:
+@pytest.fixture
+def preparer(node: ClaimNode) -> Preparer:
+    """Of claim a for a GPU and b for a share, whose files were looked at."""
     node.api.claim("a", "gpu-00")
     share(node, "b", [("r", "gpu-01", 30, 8)])
-    preparer = node.preparer(node.shares())
+    made = node.preparer(node.shares())
     for claim in ("a", "b"):
-        prepare(preparer, claim)
-    preparer.look_after_files()
+        prepare(made, claim)
+    made.look_after_files()
+    return made
+
+
+@pytest.mark.parametrize("name", ["uid-a", "uid-b.shares"])
+def test_file_that_was_right_at_the_last_look_is_put_right_again(
+    node: ClaimNode, preparer: Preparer, name: str
+) -> None:
     file = node.cdi / f"kube-accel.io-claim-{name}.json"
     right = file.read_text()
     for spoil in (file.unlink, lambda: file.write_text("{}"), lambda: file.write_text(right.replace("gpu", "gpx"))):
@@ -38,13 +47,7 @@ def test_file_that_was_right_at_the_last_look_is_put_right_again(node: ClaimNode
     assert "/dev/nvidia-uvm-tools" in file.read_text()
 
 
-def test_files_that_are_right_are_left_alone(node: ClaimNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.api.claim("a", "gpu-00")
-    share(node, "b", [("r", "gpu-01", 30, 8)])
-    preparer = node.preparer(node.shares())
-    for claim in ("a", "b"):
-        prepare(preparer, claim)
-    preparer.look_after_files()
+def test_files_that_are_right_are_left_alone(preparer: Preparer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClaimSpecifications, "write", None)
     preparer.look_after_files()
 

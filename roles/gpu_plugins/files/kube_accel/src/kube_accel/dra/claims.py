@@ -80,11 +80,7 @@ def allotted(claim: object, uid: str, pool: str) -> tuple[Allotted, ...]:
 
 
 def allocated(claim: Mapping[str, Any], pool: str) -> bool:
-    """Return whether a claim has devices of ours in this pool, or what it has cannot be read."""
-    try:
-        return bool(allotted(claim, claim["metadata"]["uid"], pool))
-    except ClaimError:
-        pass
+    """Return whether a claim has devices of ours in this pool."""
     try:
         found = claim["status"]["allocation"]["devices"]["results"]
         return any((each["driver"], each["pool"]) == (DRIVER, pool) for each in found)
